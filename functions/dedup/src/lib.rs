@@ -1,0 +1,62 @@
+//! Stage `dedup`: the first copy of a payment goes on, repeats within an hour of processing time do not.
+
+use std::sync::Arc;
+
+use payguard_engine::StageId;
+use payguard_engine::logic::{Collector, DecodeError, OperatorState, StageLogic};
+use payguard_engine::task::consumer::{Body, MakeBody};
+use payguard_engine::ttl_set::TtlSet;
+use payguard_model::view::PaymentView;
+use payguard_model::EventTime;
+use payguard_operators::dedup::{self, Arrival, first_arrival};
+use payguard_topology::{Topology, stage, stream};
+
+/// The operators of `dedup`.
+struct DedupStage {
+    seen: TtlSet,
+    by_card: Option<usize>,
+    by_merchant: Option<usize>,
+    for_sessions: Option<usize>,
+}
+
+/// Makes the stage for a topology.
+#[must_use]
+pub fn make(topology: &Topology) -> MakeBody {
+    let id = StageId::new(stage::DEDUP);
+    let by_card = topology.output(&id, stream::CLEAN_BY_CARD);
+    let by_merchant = topology.output(&id, stream::CLEAN_BY_MERCHANT);
+    let for_sessions = topology.output(&id, stream::CLEAN_FOR_SESSIONS);
+    Arc::new(move || {
+        Body::Operators(Box::new(DedupStage { seen: TtlSet::new(dedup::ID), by_card, by_merchant, for_sessions }))
+    })
+}
+
+impl StageLogic for DedupStage {
+    fn on_record(&mut self, _stream: usize, payload: &[u8], out: &mut Collector) -> Result<(), DecodeError> {
+        let payment = PaymentView::decode(payload)?;
+        if first_arrival(&mut self.seen, payment.payment_id, out.now()) == Arrival::Duplicate {
+            out.count(dedup::ID, "duplicates", 1);
+            return Ok(());
+        }
+        let time = EventTime(payment.event_time_ms);
+        if let Some(output) = self.by_card {
+            out.emit_encoded(output, payment.card_id, time, payload);
+        }
+        if let Some(output) = self.by_merchant {
+            out.emit_encoded(output, payment.merchant_id, time, payload);
+        }
+        if let Some(output) = self.for_sessions {
+            out.emit_encoded(output, payment.card_id, time, payload);
+        }
+        Ok(())
+    }
+
+    fn on_processing_time(&mut self, out: &mut Collector) {
+        let forgotten = self.seen.sweep(out.now());
+        out.count(dedup::ID, "expired", forgotten as u64);
+    }
+
+    fn states(&mut self) -> Vec<&mut dyn OperatorState> {
+        vec![&mut self.seen]
+    }
+}

@@ -1,0 +1,99 @@
+//! Stage `parse`: raw records of a Kafka partition become payments or rejected records.
+//!
+//! Every record goes to exactly one place: the stream `payments`, the stream `rejected`, or, for a tombstone, the
+//! counter `tombstones`. Bad input never fails the stage.
+
+use payguard_engine::StageId;
+use payguard_engine::logic::{Collector, SourceLogic, SourceRecord};
+use payguard_engine::task::source::MakeSource;
+use payguard_model::parse::raw_text;
+use payguard_model::{EventTime, ParsePolicy, Payment, Reason, RejectedRecord, parse_payment};
+use payguard_operators::lateness::LatenessProbe;
+use payguard_topology::{Config, Topology, stage, stream};
+
+/// Name of the operator in counters.
+const PARSE: &str = "parse";
+/// Name of the lateness probe in counters.
+const LATENESS_PROBE: &str = "lateness-probe";
+/// How far late payments were behind the watermark, over the last 10,000 of them, milliseconds.
+const PERCENTILES: [(&str, f64); 3] =
+    [("behind_watermark_ms_p50", 50.0), ("behind_watermark_ms_p99", 99.0), ("behind_watermark_ms_max", 100.0)];
+
+/// The operators of `parse`.
+struct ParseStage {
+    policy: ParsePolicy,
+    payments: Option<usize>,
+    rejected: Option<usize>,
+    probe: LatenessProbe,
+}
+
+/// Makes the stage for a configuration.
+#[must_use]
+pub fn make(config: &Config, topology: &Topology) -> MakeSource {
+    let id = StageId::new(stage::PARSE);
+    let policy = config.parse_policy();
+    let payments = topology.output(&id, stream::PAYMENTS);
+    let rejected = topology.output(&id, stream::REJECTED);
+    std::sync::Arc::new(move || {
+        Box::new(ParseStage { policy: policy.clone(), payments, rejected, probe: LatenessProbe::default() })
+    })
+}
+
+impl SourceLogic for ParseStage {
+    fn on_record(&mut self, record: &SourceRecord<'_>, out: &mut Collector) -> Option<EventTime> {
+        let Some(raw) = record.value else {
+            out.count(PARSE, "tombstones", 1);
+            return None;
+        };
+        match parse_payment(raw, out.now(), &self.policy) {
+            Ok(payment) => Some(self.accept(&payment, out)),
+            Err(reason) => self.reject(raw, reason, record.timestamp, out),
+        }
+    }
+
+    fn end_batch(&mut self, out: &mut Collector) {
+        for (name, p) in PERCENTILES {
+            if let Some(behind) = self.probe.percentile(p) {
+                out.gauge(LATENESS_PROBE, name, behind as i64);
+            }
+        }
+    }
+}
+
+impl ParseStage {
+    fn accept(&mut self, payment: &Payment, out: &mut Collector) -> EventTime {
+        let time = EventTime(payment.event_time_ms);
+        out.count(PARSE, "accepted", 1);
+        // Late payments go on unchanged; the probe only measures them.
+        if self.probe.observe(time, out.watermark()).is_some() {
+            out.count(LATENESS_PROBE, "late_events", 1);
+        }
+        if let Some(output) = self.payments {
+            out.emit(output, &payment.payment_id, time, payment);
+        }
+        time
+    }
+
+    /// A rejected record has no event time of its own: its Kafka timestamp moves the watermark, unless it is from the
+    /// future beyond the bound that holds for payments.
+    fn reject(
+        &self,
+        raw: &[u8],
+        reason: Reason,
+        timestamp: Option<EventTime>,
+        out: &mut Collector,
+    ) -> Option<EventTime> {
+        let now = out.now();
+        out.count(PARSE, reason.code(), 1);
+        if let Some(output) = self.rejected {
+            let record = RejectedRecord {
+                raw: raw_text(raw),
+                reason: reason.code().to_owned(),
+                rejected_at_ms: now.0,
+            };
+            out.emit(output, reason.code(), timestamp.unwrap_or(EventTime(now.0)), &record);
+        }
+        let bound = self.policy.max_future_ms.map_or(i64::MAX, |ms| now.0.saturating_add(ms));
+        timestamp.filter(|t| t.0 <= bound)
+    }
+}

@@ -1,0 +1,77 @@
+//! Stage `publish`: everything bound for a topic leaves the pipeline here.
+
+use std::sync::Arc;
+
+use payguard_engine::StageId;
+use payguard_engine::logic::{DecodeError, SinkLogic};
+use payguard_engine::store::{Sink, SinkRecord};
+use payguard_engine::task::consumer::{Body, MakeBody};
+use payguard_model::json::to_json;
+use payguard_model::{CardSession, FraudAlert, Payment, RejectedRecord};
+use payguard_topology::{Topology, stage, stream};
+use prost::Message;
+
+/// Topic of refused records.
+pub const DLQ_TOPIC: &str = "payments.dlq";
+/// Topic of payments no window accepted.
+pub const LATE_TOPIC: &str = "payments.late";
+/// Topic of finished sessions.
+pub const SESSIONS_TOPIC: &str = "card.sessions";
+/// Topic of alerts.
+pub const ALERTS_TOPIC: &str = "fraud.alerts";
+
+/// All topics of the stage.
+pub const TOPICS: [&str; 4] = [ALERTS_TOPIC, DLQ_TOPIC, LATE_TOPIC, SESSIONS_TOPIC];
+
+type Render = fn(&[u8]) -> Result<SinkRecord, DecodeError>;
+
+/// How the records of each input stream are rendered.
+struct PublishStage {
+    renders: Vec<Render>,
+}
+
+/// Makes the stage for a topology and a sink.
+#[must_use]
+pub fn make(topology: &Topology, sink: Arc<dyn Sink>) -> MakeBody {
+    let id = StageId::new(stage::PUBLISH);
+    let renders: Vec<Render> = topology.inputs(&id).filter_map(|s| render_of(s.name)).collect();
+    debug_assert_eq!(renders.len(), topology.inputs(&id).count(), "every stream to publish has a rendering");
+    Arc::new(move || Body::Sink(Box::new(PublishStage { renders: renders.clone() }), sink.clone()))
+}
+
+fn render_of(name: &str) -> Option<Render> {
+    match name {
+        stream::REJECTED => Some(rejected),
+        stream::TOO_LATE => Some(too_late),
+        stream::CARD_SESSIONS => Some(session),
+        stream::ALERTS => Some(alert),
+        _ => None,
+    }
+}
+
+impl SinkLogic for PublishStage {
+    fn render(&self, stream: usize, payload: &[u8]) -> Result<SinkRecord, DecodeError> {
+        let render = self.renders.get(stream).ok_or_else(|| DecodeError(format!("no rendering of stream {stream}")))?;
+        render(payload)
+    }
+}
+
+fn rejected(payload: &[u8]) -> Result<SinkRecord, DecodeError> {
+    let record = RejectedRecord::decode(payload)?;
+    Ok(SinkRecord { topic: DLQ_TOPIC, value: to_json(&record), key: record.reason })
+}
+
+fn too_late(payload: &[u8]) -> Result<SinkRecord, DecodeError> {
+    let payment = Payment::decode(payload)?;
+    Ok(SinkRecord { topic: LATE_TOPIC, value: to_json(&payment), key: payment.payment_id })
+}
+
+fn session(payload: &[u8]) -> Result<SinkRecord, DecodeError> {
+    let session = CardSession::decode(payload)?;
+    Ok(SinkRecord { topic: SESSIONS_TOPIC, value: to_json(&session), key: session.card_id })
+}
+
+fn alert(payload: &[u8]) -> Result<SinkRecord, DecodeError> {
+    let alert = FraudAlert::decode(payload)?;
+    Ok(SinkRecord { topic: ALERTS_TOPIC, value: to_json(&alert), key: alert.card_id })
+}

@@ -1,0 +1,91 @@
+//! What can go wrong. Losing a race is never an error: it is an outcome (`commit::CommitOutcome`).
+
+use std::error::Error;
+
+/// What the caller has to do about a store's failure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StoreErrorKind {
+    /// Not reachable, throttled, disk full: retry with backoff, then fail the invocation so that it is repeated.
+    Unavailable,
+    /// The store answered with something that is not what was written: stop, nothing may be skipped.
+    Corrupt,
+    /// The request itself is wrong (missing table, no permission, too large): repeating it will not help.
+    Invalid,
+}
+
+/// A store (ledger, state table, segment store) could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation} {target}: {detail}")]
+pub struct StoreError {
+    /// What the caller has to do.
+    pub kind: StoreErrorKind,
+    /// What was tried, for example `put object`.
+    pub operation: &'static str,
+    /// On what: table and key, bucket and key, task and seq.
+    pub target: String,
+    /// What the store said.
+    pub detail: String,
+    /// The cause.
+    #[source]
+    pub source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl StoreError {
+    /// A failure without a cause of its own.
+    #[must_use]
+    pub fn new(kind: StoreErrorKind, operation: &'static str, target: impl Into<String>, detail: impl Into<String>) -> Self {
+        StoreError { kind, operation, target: target.into(), detail: detail.into(), source: None }
+    }
+}
+
+/// A task could not go on. Its in-memory state must not be used any more; the next invocation loads it anew.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// A store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Bytes that a committed row names are missing, truncated or altered. Nothing was skipped.
+    #[error("task {task} seq {seq}: segment {object} is damaged: {detail}")]
+    DamagedSegment {
+        /// The task that wrote it.
+        task: String,
+        /// Its commit.
+        seq: u64,
+        /// Object key, or `inline`.
+        object: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// A row or page does not decode or breaks an invariant.
+    #[error("task {task}: {invariant} broken: {detail}")]
+    Broken {
+        /// The task.
+        task: String,
+        /// Invariant id, for example `INV-2`.
+        invariant: &'static str,
+        /// What was found.
+        detail: String,
+    },
+    /// A record of a stream does not decode.
+    #[error("task {task}: a record of stream {stream} does not decode: {detail}")]
+    BadRecord {
+        /// The task that read it.
+        task: String,
+        /// The stream.
+        stream: String,
+        /// What the decoder said.
+        detail: String,
+    },
+    /// A commit's fate stayed unknown for too long.
+    #[error("task {task}: the fate of commit {seq} is unknown after {tries} tries: {detail}")]
+    Unresolved {
+        /// The task.
+        task: String,
+        /// The commit.
+        seq: u64,
+        /// Tries made.
+        tries: u32,
+        /// What the ledger said last.
+        detail: String,
+    },
+}

@@ -1,0 +1,439 @@
+//! Keyed state and timers of one operator in one task.
+//!
+//! All keys of the task's key groups are in memory, so a key that is not there does not exist. What is stored of a key
+//! is its *entry*: the state's protobuf bytes and its timers. Deltas carry whole entries, so applying one twice, or an
+//! older one before a younger one, ends in the same state.
+//!
+//! **Pages.** The keys of a key group are spread over `2^depth` pages by the first bits of a hash; a page that grows
+//! beyond [`SPLIT_BYTES`] makes its key group go one level deeper. A page says "at this version, the keys with this
+//! prefix are exactly these". Loading applies pages by ascending version, each replacing its range: so a flush that
+//! stopped half-way, with some pages of the new depth and some of the old, loads correctly (INV-4).
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+use compact_str::CompactString;
+use hashbrown::HashMap;
+use hashbrown::hash_map::EntryRef;
+use payguard_model::{EventTime, KEY_GROUPS, ProcessingTime, key_group};
+use payguard_operators::{Context, KeyedOperator, TimerDomain, Timers};
+use prost::Message;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::logic::{Collector, DecodeError, DirtyPages, OperatorState, PageBody};
+use crate::page::Page;
+
+/// A page larger than this is split; far below the 400 KB an item may have.
+pub const SPLIT_BYTES: usize = 16 * 1024;
+/// No key group is split deeper than this.
+const MAX_DEPTH: u8 = 16;
+
+/// A key and what is stored of it; no value means the key was forgotten.
+#[derive(Clone, PartialEq, Message)]
+struct Entry {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(bytes = "vec", optional, tag = "2")]
+    state: Option<Vec<u8>>,
+    /// Differences between ascending times.
+    #[prost(sint64, repeated, tag = "3")]
+    event_timers: Vec<i64>,
+    /// Differences between ascending times.
+    #[prost(sint64, repeated, tag = "4")]
+    processing_timers: Vec<i64>,
+}
+
+/// Entries of a delta or a page.
+#[derive(Clone, PartialEq, Message)]
+struct Entries {
+    #[prost(message, repeated, tag = "1")]
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Slot<S> {
+    state: S,
+    timers: Timers,
+    /// Whether the key is in `changed` already.
+    changed: bool,
+}
+
+type TimerQueue = BinaryHeap<Reverse<(i64, CompactString)>>;
+
+/// One operator with the state of all its keys.
+pub struct KeyedRunner<O: KeyedOperator> {
+    operator: O,
+    slots: HashMap<CompactString, Slot<O::State>>,
+    /// May hold timers that were deleted since; a timer counts only if the key's set has it.
+    event_timers: TimerQueue,
+    processing_timers: TimerQueue,
+    /// Keys changed since the last delta.
+    changed: Vec<CompactString>,
+    /// Key groups and prefixes changed since the last flush.
+    dirty: BTreeMap<u32, BTreeSet<u32>>,
+    dirty_bytes: usize,
+    depth: BTreeMap<u32, u8>,
+}
+
+/// What a stage does with an output of an operator, usually `Collector::emit`.
+pub type Emit<'a, Out> = dyn FnMut(&mut Collector, EventTime, Out) + 'a;
+
+/// The view of one key that its operator gets.
+struct KeyContext<'a, 'e, Out> {
+    key: &'a str,
+    timers: &'a mut Timers,
+    event_timers: &'a mut TimerQueue,
+    processing_timers: &'a mut TimerQueue,
+    operator: &'static str,
+    out: &'a mut Collector,
+    emit: &'a mut Emit<'e, Out>,
+}
+
+impl<Out> Context<Out> for KeyContext<'_, '_, Out> {
+    fn watermark(&self) -> EventTime {
+        self.out.watermark()
+    }
+
+    fn now(&self) -> ProcessingTime {
+        self.out.now()
+    }
+
+    fn register_timer(&mut self, domain: TimerDomain, time: i64) {
+        if self.timers.insert(domain, time) {
+            let queue = match domain {
+                TimerDomain::EventTime => &mut *self.event_timers,
+                TimerDomain::ProcessingTime => &mut *self.processing_timers,
+            };
+            queue.push(Reverse((time, CompactString::from(self.key))));
+        }
+    }
+
+    fn delete_timer(&mut self, domain: TimerDomain, time: i64) {
+        self.timers.remove(domain, time);
+    }
+
+    fn emit(&mut self, event_time: EventTime, output: Out) {
+        (self.emit)(self.out, event_time, output);
+    }
+
+    fn count(&mut self, counter: &'static str, by: u64) {
+        self.out.count(self.operator, counter, by);
+    }
+}
+
+impl<O: KeyedOperator> KeyedRunner<O> {
+    /// An operator without any state.
+    #[must_use]
+    pub fn new(operator: O) -> KeyedRunner<O> {
+        KeyedRunner {
+            operator,
+            slots: HashMap::new(),
+            event_timers: BinaryHeap::new(),
+            processing_timers: BinaryHeap::new(),
+            changed: Vec::new(),
+            dirty: BTreeMap::new(),
+            dirty_bytes: 0,
+            depth: BTreeMap::new(),
+        }
+    }
+
+    /// The operator.
+    #[must_use]
+    pub fn operator(&self) -> &O {
+        &self.operator
+    }
+
+    /// Handles one event of `key` at the collector's watermark.
+    pub fn process(&mut self, key: &str, event: &O::Event, out: &mut Collector, emit: &mut Emit<'_, O::Output>) {
+        let mut slot = match self.slots.entry_ref(key) {
+            EntryRef::Occupied(slot) => slot,
+            EntryRef::Vacant(vacant) => vacant.insert_entry(Slot {
+                state: O::State::default(),
+                timers: Timers::default(),
+                changed: false,
+            }),
+        };
+        let held = slot.get_mut();
+        let mut context = KeyContext {
+            key,
+            timers: &mut held.timers,
+            event_timers: &mut self.event_timers,
+            processing_timers: &mut self.processing_timers,
+            operator: O::ID,
+            out,
+            emit,
+        };
+        self.operator.on_event(key, event, &mut held.state, &mut context);
+        mark(held, key, &mut self.changed);
+        if held.timers.is_empty() && held.state == O::State::default() {
+            slot.remove();
+        }
+    }
+
+    /// Earliest timer of a domain.
+    #[must_use]
+    pub fn next_timer(&self, domain: TimerDomain) -> Option<i64> {
+        // A deleted timer may still be queued: it only makes the caller look once in vain.
+        self.queue(domain).peek().map(|Reverse((time, _))| *time)
+    }
+
+    /// Fires the timers of a domain that are due at the collector's times, by (time, key).
+    pub fn fire(&mut self, domain: TimerDomain, out: &mut Collector, emit: &mut Emit<'_, O::Output>) {
+        let due = match domain {
+            TimerDomain::EventTime => out.watermark().0,
+            TimerDomain::ProcessingTime => out.now().0,
+        };
+        while let Some(Reverse((time, key))) = self.pop_due(domain, due) {
+            let Some(slot) = self.slots.get_mut(&key) else { continue };
+            if !slot.timers.remove(domain, time) {
+                continue;
+            }
+            let mut context = KeyContext {
+                key: &key,
+                timers: &mut slot.timers,
+                event_timers: &mut self.event_timers,
+                processing_timers: &mut self.processing_timers,
+                operator: O::ID,
+                out,
+                emit,
+            };
+            self.operator.on_timer(&key, domain, time, &mut slot.state, &mut context);
+            mark(slot, &key, &mut self.changed);
+            if slot.timers.is_empty() && slot.state == O::State::default() {
+                self.slots.remove(&key);
+            }
+        }
+    }
+
+    fn pop_due(&mut self, domain: TimerDomain, due: i64) -> Option<Reverse<(i64, CompactString)>> {
+        let queue = match domain {
+            TimerDomain::EventTime => &mut self.event_timers,
+            TimerDomain::ProcessingTime => &mut self.processing_timers,
+        };
+        match queue.peek() {
+            Some(Reverse((time, _))) if *time <= due => queue.pop(),
+            _ => None,
+        }
+    }
+
+    fn queue(&self, domain: TimerDomain) -> &TimerQueue {
+        match domain {
+            TimerDomain::EventTime => &self.event_timers,
+            TimerDomain::ProcessingTime => &self.processing_timers,
+        }
+    }
+
+    fn entry(&self, key: &CompactString) -> Entry {
+        match self.slots.get(key) {
+            None => Entry { key: key.to_string(), ..Entry::default() },
+            Some(slot) => encode_slot(key, slot),
+        }
+    }
+
+    /// Takes an entry over, replacing what there is of its key.
+    fn put(&mut self, entry: Entry) -> Result<(), DecodeError> {
+        let key = CompactString::from(&entry.key);
+        let Some(state) = entry.state else {
+            self.slots.remove(&key);
+            return Ok(());
+        };
+        let timers = Timers { event: undo_steps(&entry.event_timers), processing: undo_steps(&entry.processing_timers) };
+        for time in &timers.event {
+            self.event_timers.push(Reverse((*time, key.clone())));
+        }
+        for time in &timers.processing {
+            self.processing_timers.push(Reverse((*time, key.clone())));
+        }
+        let state = O::State::decode(&state[..])?;
+        self.slots.insert(key, Slot { state, timers, changed: false });
+        Ok(())
+    }
+
+    fn depth_of(&self, group: u32) -> u8 {
+        self.depth.get(&group).copied().unwrap_or(0)
+    }
+
+    fn touch(&mut self, key: &str, bytes: usize) {
+        let group = key_group(key, KEY_GROUPS).0;
+        let prefix = prefix(key, self.depth_of(group));
+        self.dirty.entry(group).or_default().insert(prefix);
+        self.dirty_bytes += bytes;
+    }
+
+    /// Entries of every page of the dirty groups that `wanted` asks for.
+    fn pages(&self, wanted: &BTreeMap<u32, BTreeSet<u32>>) -> BTreeMap<(u32, u32), Entries> {
+        let mut pages: BTreeMap<(u32, u32), Entries> = BTreeMap::new();
+        for (group, prefixes) in wanted {
+            for prefix in prefixes {
+                pages.insert((*group, *prefix), Entries::default());
+            }
+        }
+        for (key, slot) in &self.slots {
+            let group = key_group(key, KEY_GROUPS).0;
+            if !wanted.contains_key(&group) {
+                continue;
+            }
+            if let Some(page) = pages.get_mut(&(group, prefix(key, self.depth_of(group)))) {
+                page.entries.push(encode_slot(key, slot));
+            }
+        }
+        for page in pages.values_mut() {
+            page.entries.sort_by(|a, b| a.key.cmp(&b.key));
+        }
+        pages
+    }
+
+    /// Goes one level deeper in the groups whose pages have outgrown the limit; returns the pages left behind.
+    fn split(&mut self, groups: &BTreeSet<u32>) -> (BTreeMap<u32, BTreeSet<u32>>, Vec<(u32, String)>) {
+        let mut wanted = BTreeMap::new();
+        let mut left_behind = Vec::new();
+        for group in groups {
+            let depth = self.depth_of(*group);
+            left_behind.extend((0..1u32 << depth).map(|prefix| (*group, page_name(depth, prefix))));
+            self.depth.insert(*group, depth + 1);
+            wanted.insert(*group, (0..1u32 << (depth + 1)).collect());
+        }
+        (wanted, left_behind)
+    }
+}
+
+impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
+    fn operator(&self) -> &'static str {
+        O::ID
+    }
+
+    fn take_delta(&mut self) -> Vec<u8> {
+        let mut changed = std::mem::take(&mut self.changed);
+        changed.sort_unstable();
+        changed.dedup();
+        let mut delta = Entries { entries: Vec::with_capacity(changed.len()) };
+        for key in changed {
+            if let Some(slot) = self.slots.get_mut(&key) {
+                slot.changed = false;
+            }
+            let entry = self.entry(&key);
+            self.touch(&key, entry.encoded_len());
+            delta.entries.push(entry);
+        }
+        delta.encode_to_vec()
+    }
+
+    fn apply_delta(&mut self, delta: &[u8]) -> Result<(), DecodeError> {
+        for entry in Entries::decode(delta)?.entries {
+            self.touch(&entry.key, entry.encoded_len());
+            self.put(entry)?;
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, pages: Vec<Page>) -> Result<(), DecodeError> {
+        let mut by_group: BTreeMap<u32, Vec<(u64, u8, u32, Page)>> = BTreeMap::new();
+        for page in pages {
+            let (depth, prefix) = parse_page_name(&page.address.page)?;
+            by_group.entry(page.address.group).or_default().push((page.version, depth, prefix, page));
+        }
+        for (group, mut pages) in by_group {
+            pages.sort_by_key(|(version, depth, prefix, _)| (*version, *depth, *prefix));
+            let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
+            for (_, depth, range, page) in &pages {
+                entries.retain(|key, _| prefix(key, *depth) != *range);
+                for entry in Entries::decode(page.body.clone())?.entries {
+                    entries.insert(entry.key.clone(), entry);
+                }
+            }
+            let depth = pages.iter().map(|p| p.1).max().unwrap_or(0);
+            self.depth.insert(group, depth);
+            if pages.iter().any(|p| p.1 < depth) {
+                // A flush stopped half-way through a split: the next one writes all pages of the group.
+                self.dirty.insert(group, (0..1u32 << depth).collect());
+            }
+            for entry in entries.into_values() {
+                self.put(entry)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_dirty_pages(&mut self, _seq: u64) -> DirtyPages {
+        let mut result = DirtyPages::default();
+        let mut wanted = std::mem::take(&mut self.dirty);
+        self.dirty_bytes = 0;
+        while !wanted.is_empty() {
+            let pages = self.pages(&wanted);
+            let too_large: BTreeSet<u32> = pages
+                .iter()
+                .filter(|((group, _), p)| p.encoded_len() > SPLIT_BYTES && self.depth_of(*group) < MAX_DEPTH)
+                .map(|((group, _), _)| *group)
+                .collect();
+            for ((group, prefix), entries) in pages {
+                if !too_large.contains(&group) {
+                    let page = page_name(self.depth_of(group), prefix);
+                    result.put.push(PageBody { group, page, body: entries.encode_to_vec(), expires_at_s: None });
+                }
+            }
+            let (next, left_behind) = self.split(&too_large);
+            wanted = next;
+            result.delete.extend(left_behind);
+        }
+        result
+    }
+
+    fn dirty_bytes(&self) -> usize {
+        self.dirty_bytes
+    }
+
+    fn keys(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+fn mark<S>(slot: &mut Slot<S>, key: &str, changed: &mut Vec<CompactString>) {
+    if !slot.changed {
+        slot.changed = true;
+        changed.push(CompactString::from(key));
+    }
+}
+
+fn encode_slot<S: Message>(key: &CompactString, slot: &Slot<S>) -> Entry {
+    Entry {
+        key: key.to_string(),
+        state: Some(slot.state.encode_to_vec()),
+        event_timers: steps(&slot.timers.event),
+        processing_timers: steps(&slot.timers.processing),
+    }
+}
+
+fn steps(times: &[i64]) -> Vec<i64> {
+    let mut last = 0i64;
+    times.iter().map(|t| t.wrapping_sub(std::mem::replace(&mut last, *t))).collect()
+}
+
+fn undo_steps(steps: &[i64]) -> Vec<i64> {
+    let mut last = 0i64;
+    steps
+        .iter()
+        .map(|s| {
+            last = last.wrapping_add(*s);
+            last
+        })
+        .collect()
+}
+
+/// The first `depth` bits of the key's hash.
+fn prefix(key: &str, depth: u8) -> u32 {
+    if depth == 0 { 0 } else { (xxh3_64(key.as_bytes()) >> (64 - u32::from(depth))) as u32 }
+}
+
+fn page_name(depth: u8, prefix: u32) -> String {
+    format!("{depth}-{prefix}")
+}
+
+fn parse_page_name(name: &str) -> Result<(u8, u32), DecodeError> {
+    name.split_once('-')
+        .and_then(|(depth, prefix)| Some((depth.parse().ok()?, prefix.parse().ok()?)))
+        .filter(|(depth, prefix): &(u8, u32)| *depth <= MAX_DEPTH && u64::from(*prefix) < 1u64 << depth)
+        .ok_or_else(|| DecodeError(format!("`{name}` is not a page name")))
+}
+
+#[cfg(test)]
+mod tests;

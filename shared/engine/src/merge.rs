@@ -1,0 +1,235 @@
+//! Merging the inputs of a task: which record comes next, and what the watermark is then.
+//!
+//! Records carry the watermark of their producer (the stamp), so the inputs can be merged like sorted runs: the record
+//! with the smallest stamp first, ties by the order of the inputs. With [`Alignment::Strict`] the merged order, and so
+//! the task's output, depends on nothing but the inputs: not on batches, timing, restarts or the speed of producers.
+//! [`Alignment::MaxDrift`] lets records run ahead of an input that is silent, by a bounded time.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use payguard_model::EventTime;
+use payguard_operators::watermark::combine;
+
+use crate::ids::InputId;
+use crate::row::{InputState, Position};
+use crate::segment::{SliceError, SliceReader};
+
+/// How far records may run ahead of the slowest active input that has none to offer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Alignment {
+    /// Not at all: replays give the same output every time.
+    Strict,
+    /// By this many milliseconds of event time.
+    MaxDrift(i64),
+    /// Without bound: for stages whose result does not depend on the order, such as sinks.
+    Off,
+}
+
+/// A row of an upstream task as far as this task is concerned.
+#[derive(Debug)]
+pub struct BufferedRow {
+    /// Its seq.
+    pub seq: i64,
+    /// Watermark after it.
+    pub watermark: EventTime,
+    /// Whether its task was idle then.
+    pub idle: bool,
+    /// Its slices for this task: (number of the input stream, records).
+    pub slices: Vec<(usize, SliceReader)>,
+}
+
+/// One input of a task: what is committed of it and what is buffered.
+#[derive(Debug)]
+pub struct MergeInput {
+    id: InputId,
+    state: InputState,
+    rows: VecDeque<BufferedRow>,
+}
+
+/// A record on its way to the operators.
+#[derive(Debug)]
+pub struct MergedRecord {
+    /// Number of the input stream in the topology.
+    pub stream: usize,
+    /// Protobuf bytes.
+    pub payload: Bytes,
+}
+
+/// What the merge says.
+#[derive(Debug)]
+pub enum Next {
+    /// Advance to the watermark, then handle the record.
+    Record(MergedRecord),
+    /// Nothing may be taken until one of the silent inputs shows something.
+    Blocked,
+    /// All buffers are empty.
+    Empty,
+}
+
+/// The inputs of one task.
+#[derive(Debug)]
+pub struct Merger {
+    inputs: Vec<MergeInput>,
+    alignment: Alignment,
+}
+
+impl Merger {
+    /// A merger without inputs.
+    #[must_use]
+    pub fn new(alignment: Alignment) -> Merger {
+        Merger { inputs: Vec::new(), alignment }
+    }
+
+    /// Adds an input at its committed state, keeping the inputs sorted by id. Nothing happens when it is known.
+    pub fn add(&mut self, id: &InputId, state: InputState) {
+        if let Err(at) = self.inputs.binary_search_by(|i| i.id.cmp(id)) {
+            self.inputs.insert(at, MergeInput { id: id.clone(), state, rows: VecDeque::new() });
+        }
+    }
+
+    /// The inputs, sorted by id.
+    pub fn inputs(&self) -> impl Iterator<Item = &MergeInput> {
+        self.inputs.iter()
+    }
+
+    /// Buffers the next row of an input.
+    ///
+    /// # Errors
+    /// When the records that were processed already cannot be skipped.
+    ///
+    /// # Panics
+    /// When the input is unknown or the row is not the one after the last buffered: the caller reads them in order.
+    pub fn push(&mut self, id: &InputId, mut row: BufferedRow) -> Result<(), SliceError> {
+        let at = self.inputs.binary_search_by(|i| i.id.cmp(id));
+        let input = &mut self.inputs[at.expect("rows are read for known inputs only")];
+        assert_eq!(row.seq, input.next_seq(), "rows are read in order");
+        if input.rows.is_empty() {
+            for _ in 0..input.state.position.within {
+                row.take()?;
+            }
+        }
+        input.rows.push_back(row);
+        input.pass_finished_rows();
+        Ok(())
+    }
+
+    /// The next record in merged order, if it may be taken.
+    ///
+    /// # Errors
+    /// When a buffered slice does not parse.
+    pub fn next(&mut self) -> Result<Next, SliceError> {
+        let mut best: Option<(EventTime, usize)> = None;
+        for (index, input) in self.inputs.iter().enumerate() {
+            if let Some(stamp) = input.next_stamp()
+                && best.is_none_or(|b| (stamp, index) < b)
+            {
+                best = Some((stamp, index));
+            }
+        }
+        let Some((stamp, index)) = best else { return Ok(Next::Empty) };
+        if !self.may_take(stamp, index) {
+            return Ok(Next::Blocked);
+        }
+        let input = &mut self.inputs[index];
+        let row = input.rows.front_mut().expect("an input with a next stamp has a row");
+        let (stream, payload) = row.take()?.expect("an input with a next stamp has a record");
+        input.state.position.within += 1;
+        input.state.watermark_ms = input.state.watermark_ms.max(stamp.0);
+        input.state.idle = false;
+        input.pass_finished_rows();
+        Ok(Next::Record(MergedRecord { stream, payload }))
+    }
+
+    /// The watermark of the next record, if one may be taken, otherwise that of the inputs as they stand.
+    #[must_use]
+    pub fn watermark(&self) -> (EventTime, bool) {
+        combine(self.inputs.iter().map(|i| (i.floor(), i.is_idle())))
+    }
+
+    /// The state of every input, for a commit.
+    pub fn states(&self) -> impl Iterator<Item = (&InputId, &InputState)> {
+        self.inputs.iter().map(|i| (&i.id, &i.state))
+    }
+
+    fn may_take(&self, stamp: EventTime, index: usize) -> bool {
+        let mut silent = self.inputs.iter().enumerate().filter(|(_, i)| i.next_stamp().is_none() && !i.is_idle());
+        match self.alignment {
+            Alignment::Off => true,
+            Alignment::MaxDrift(ms) => silent.all(|(_, i)| stamp <= i.floor().plus(ms)),
+            Alignment::Strict => silent.all(|(other, i)| (stamp, index) < (i.floor(), other)),
+        }
+    }
+}
+
+impl MergeInput {
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> &InputId {
+        &self.id
+    }
+
+    /// The seq of the row to read next.
+    #[must_use]
+    pub fn next_seq(&self) -> i64 {
+        self.rows.back().map_or(self.state.position.at, |row| row.seq) + 1
+    }
+
+    /// Rows that are buffered.
+    #[must_use]
+    pub fn buffered(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether it has said its last word.
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        self.rows.is_empty() && self.state.watermark() == EventTime::MAX
+    }
+
+    fn next_stamp(&self) -> Option<EventTime> {
+        self.rows.front().and_then(BufferedRow::peek)
+    }
+
+    /// No record with a smaller stamp can come from here any more.
+    fn floor(&self) -> EventTime {
+        self.next_stamp().unwrap_or_else(|| self.state.watermark()).max(self.state.watermark())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.rows.is_empty() && self.state.idle
+    }
+
+    fn pass_finished_rows(&mut self) {
+        while let Some(row) = self.rows.front()
+            && row.peek().is_none()
+        {
+            self.state = InputState {
+                position: Position { at: row.seq, within: 0 },
+                watermark_ms: row.watermark.0.max(self.state.watermark_ms),
+                idle: row.idle,
+            };
+            self.rows.pop_front();
+        }
+    }
+}
+
+impl BufferedRow {
+    fn earliest(&self) -> Option<usize> {
+        let stamps = self.slices.iter().enumerate().filter_map(|(i, s)| s.1.peek().map(|stamp| (stamp, i)));
+        stamps.min().map(|(_, i)| i)
+    }
+
+    fn peek(&self) -> Option<EventTime> {
+        self.earliest().and_then(|i| self.slices[i].1.peek())
+    }
+
+    fn take(&mut self) -> Result<Option<(usize, Bytes)>, SliceError> {
+        let Some(i) = self.earliest() else { return Ok(None) };
+        let (stream, reader) = &mut self.slices[i];
+        Ok(reader.take()?.map(|record| (*stream, record.payload)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

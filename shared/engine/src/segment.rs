@@ -1,0 +1,324 @@
+//! Segments: the bytes of one commit.
+//!
+//! A segment is a run of slices, one per (stream, shard of its consumer), followed by the state delta. A slice is a
+//! sequence of records in the order they were emitted; each record carries the *stamp*: the watermark its producer had
+//! reached when it emitted it. So a consumer sees records and watermarks interleaved as they were, whatever the
+//! batches were, and its result does not depend on them.
+//!
+//! Record: zigzag varint of (stamp - previous stamp), varint length, payload. Slices of more than
+//! [`COMPRESS_FROM`] bytes are LZ4 blocks when that makes them smaller.
+
+use bytes::{Buf, BufMut, Bytes};
+use payguard_model::EventTime;
+use prost::encoding::{decode_varint, encode_varint};
+
+use crate::row::Slice;
+
+/// Slices shorter than this are stored as they are.
+pub const COMPRESS_FROM: usize = 1024;
+
+/// Collects the records of one slice.
+#[derive(Debug, Default)]
+struct SliceBuilder {
+    bytes: Vec<u8>,
+    count: u32,
+    last_stamp: i64,
+    min_event_time: i64,
+    max_event_time: i64,
+}
+
+/// Collects the output records of one commit.
+#[derive(Debug)]
+pub struct SegmentBuilder {
+    /// Per output stream: its name and one builder per consumer shard.
+    outputs: Vec<(String, Vec<SliceBuilder>)>,
+    bytes: usize,
+}
+
+/// A finished segment and its index.
+#[derive(Debug, Default)]
+pub struct Segment {
+    /// The bytes.
+    pub bytes: Bytes,
+    /// Where the records are.
+    pub slices: Vec<Slice>,
+    /// Where the state delta is.
+    pub delta: Option<Slice>,
+}
+
+/// Why a slice could not be read.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SliceError {
+    /// Fewer bytes than the index says.
+    #[error("{got} bytes where the index says {expected}")]
+    Truncated {
+        /// Bytes there are.
+        got: u64,
+        /// Bytes there should be.
+        expected: u64,
+    },
+    /// The checksum differs.
+    #[error("checksum {got:08x} where the index says {expected:08x}")]
+    Checksum {
+        /// Checksum of the bytes.
+        got: u32,
+        /// Checksum in the index.
+        expected: u32,
+    },
+    /// The bytes are not what a builder writes.
+    #[error("{0}")]
+    Malformed(&'static str),
+}
+
+impl SegmentBuilder {
+    /// A builder for outputs given as (stream, consumer shards).
+    #[must_use]
+    pub fn new<'a>(outputs: impl IntoIterator<Item = (&'a str, u32)>) -> SegmentBuilder {
+        let outputs = outputs
+            .into_iter()
+            .map(|(stream, shards)| (stream.to_owned(), (0..shards).map(|_| SliceBuilder::default()).collect()))
+            .collect();
+        SegmentBuilder { outputs, bytes: 0 }
+    }
+
+    /// Shards of the consumer of output `output`.
+    #[must_use]
+    pub fn shards(&self, output: usize) -> u32 {
+        u32::try_from(self.outputs[output].1.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Appends a record of `len` bytes that `write` produces.
+    pub fn push(
+        &mut self,
+        output: usize,
+        shard: u32,
+        stamp: EventTime,
+        event_time: EventTime,
+        len: usize,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let slice = &mut self.outputs[output].1[shard as usize];
+        encode_varint(zigzag(stamp.0.wrapping_sub(slice.last_stamp)), &mut slice.bytes);
+        encode_varint(len as u64, &mut slice.bytes);
+        let start = slice.bytes.len();
+        write(&mut slice.bytes);
+        debug_assert_eq!(slice.bytes.len() - start, len, "a record's length is written before it");
+        slice.last_stamp = stamp.0;
+        if slice.count == 0 {
+            (slice.min_event_time, slice.max_event_time) = (event_time.0, event_time.0);
+        } else {
+            slice.min_event_time = slice.min_event_time.min(event_time.0);
+            slice.max_event_time = slice.max_event_time.max(event_time.0);
+        }
+        slice.count += 1;
+        self.bytes += len;
+    }
+
+    /// Lays the slices and the delta out as one run of bytes.
+    #[must_use]
+    pub fn finish(self, delta: &[u8]) -> Segment {
+        let mut bytes = Vec::with_capacity(self.bytes + delta.len() + 64);
+        let mut slices = Vec::new();
+        for (stream, shards) in self.outputs {
+            for (shard, builder) in shards.into_iter().enumerate() {
+                if builder.count == 0 {
+                    continue;
+                }
+                let mut slice = append(&mut bytes, &builder.bytes);
+                slice.stream.clone_from(&stream);
+                slice.shard = u32::try_from(shard).unwrap_or(u32::MAX);
+                slice.count = builder.count;
+                slice.min_event_time_ms = builder.min_event_time;
+                slice.max_event_time_ms = builder.max_event_time;
+                slices.push(slice);
+            }
+        }
+        let delta = (!delta.is_empty()).then(|| append(&mut bytes, delta));
+        Segment { bytes: Bytes::from(bytes), slices, delta }
+    }
+}
+
+/// Appends `raw`, compressed when that pays, and describes where it went.
+fn append(bytes: &mut Vec<u8>, raw: &[u8]) -> Slice {
+    let offset = bytes.len();
+    let packed = if raw.len() >= COMPRESS_FROM { lz4_flex::block::compress(raw) } else { Vec::new() };
+    if !packed.is_empty() && packed.len() < raw.len() {
+        bytes.put_slice(&packed);
+    } else {
+        bytes.put_slice(raw);
+    }
+    let stored = &bytes[offset..];
+    Slice {
+        offset: offset as u64,
+        len: stored.len() as u64,
+        raw_len: raw.len() as u64,
+        crc: crc32fast::hash(stored),
+        ..Slice::default()
+    }
+}
+
+/// Checks a slice's bytes against the index and unpacks them.
+///
+/// # Errors
+/// When the bytes are not the ones that were written.
+pub fn open(slice: &Slice, stored: &Bytes) -> Result<Bytes, SliceError> {
+    if stored.len() as u64 != slice.len {
+        return Err(SliceError::Truncated { got: stored.len() as u64, expected: slice.len });
+    }
+    let crc = crc32fast::hash(stored);
+    if crc != slice.crc {
+        return Err(SliceError::Checksum { got: crc, expected: slice.crc });
+    }
+    if slice.len == slice.raw_len {
+        return Ok(stored.clone());
+    }
+    let raw_len = usize::try_from(slice.raw_len).map_err(|_| SliceError::Malformed("length out of range"))?;
+    lz4_flex::block::decompress(stored, raw_len)
+        .map(Bytes::from)
+        .map_err(|_| SliceError::Malformed("compressed block does not unpack"))
+}
+
+/// Reads the records of one unpacked slice in order.
+#[derive(Debug, Clone)]
+pub struct SliceReader {
+    bytes: Bytes,
+    left: u32,
+    /// The next record, already parsed.
+    next: Option<Record>,
+    last_stamp: i64,
+}
+
+/// One record of a slice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// The producer's watermark when it emitted the record.
+    pub stamp: EventTime,
+    /// The protobuf bytes.
+    pub payload: Bytes,
+}
+
+impl SliceReader {
+    /// A reader of `count` records.
+    ///
+    /// # Errors
+    /// When the first record does not parse.
+    pub fn new(bytes: Bytes, count: u32) -> Result<SliceReader, SliceError> {
+        let mut reader = SliceReader { bytes, left: count, next: None, last_stamp: 0 };
+        reader.advance()?;
+        Ok(reader)
+    }
+
+    /// Stamp of the next record.
+    #[must_use]
+    pub fn peek(&self) -> Option<EventTime> {
+        self.next.as_ref().map(|r| r.stamp)
+    }
+
+    /// Takes the next record.
+    ///
+    /// # Errors
+    /// When the one after it does not parse.
+    pub fn take(&mut self) -> Result<Option<Record>, SliceError> {
+        let taken = self.next.take();
+        if taken.is_some() {
+            self.advance()?;
+        }
+        Ok(taken)
+    }
+
+    fn advance(&mut self) -> Result<(), SliceError> {
+        if self.left == 0 {
+            if self.bytes.has_remaining() {
+                return Err(SliceError::Malformed("bytes after the last record"));
+            }
+            return Ok(());
+        }
+        let malformed = |_| SliceError::Malformed("a record's header does not parse");
+        let step = decode_varint(&mut self.bytes).map_err(malformed)?;
+        let len = decode_varint(&mut self.bytes).map_err(malformed)?;
+        if len > self.bytes.remaining() as u64 {
+            return Err(SliceError::Malformed("a record is longer than its slice"));
+        }
+        self.last_stamp = self.last_stamp.wrapping_add(unzigzag(step));
+        self.left -= 1;
+        self.next = Some(Record {
+            stamp: EventTime(self.last_stamp),
+            // The check above makes the conversion exact.
+            payload: self.bytes.split_to(usize::try_from(len).unwrap_or(0)),
+        });
+        Ok(())
+    }
+}
+
+fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+fn unzigzag(value: u64) -> i64 {
+    ((value >> 1) as i64) ^ -((value & 1) as i64)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn build(records: &[(u32, i64, Vec<u8>)], delta: &[u8]) -> Segment {
+        let mut builder = SegmentBuilder::new([("s", 3)]);
+        for (shard, stamp, payload) in records {
+            builder.push(0, *shard, EventTime(*stamp), EventTime(*stamp), payload.len(), |b| b.put_slice(payload));
+        }
+        builder.finish(delta)
+    }
+
+    fn stored(segment: &Segment, slice: &Slice) -> Bytes {
+        let from = usize::try_from(slice.offset).unwrap();
+        segment.bytes.slice(from..from + usize::try_from(slice.len).unwrap())
+    }
+
+    proptest! {
+        #[test]
+        fn every_record_comes_back_in_order_with_its_stamp(
+            records in prop::collection::vec((0u32..3, any::<i64>(), prop::collection::vec(any::<u8>(), 0..80)), 0..200),
+            delta in prop::collection::vec(any::<u8>(), 0..3000),
+        ) {
+            let segment = build(&records, &delta);
+            for shard in 0..3 {
+                let expected: Vec<_> = records.iter().filter(|r| r.0 == shard).collect();
+                let slice = segment.slices.iter().find(|s| s.shard == shard);
+                prop_assert_eq!(slice.is_some(), !expected.is_empty());
+                let Some(slice) = slice else { continue };
+                let mut reader = SliceReader::new(open(slice, &stored(&segment, slice)).unwrap(), slice.count).unwrap();
+                for (_, stamp, payload) in expected {
+                    prop_assert_eq!(reader.peek(), Some(EventTime(*stamp)));
+                    let record = reader.take().unwrap().unwrap();
+                    prop_assert_eq!(record.stamp.0, *stamp);
+                    prop_assert_eq!(&record.payload[..], &payload[..]);
+                }
+                prop_assert_eq!(reader.take().unwrap(), None);
+            }
+            let back = segment.delta.as_ref().map(|d| open(d, &stored(&segment, d)).unwrap().to_vec());
+            prop_assert_eq!(back.unwrap_or_default(), delta);
+        }
+
+        #[test]
+        fn a_flipped_byte_or_a_cut_is_noticed(len in 1usize..4000, at in any::<prop::sample::Index>(), cut in any::<bool>()) {
+            let payload: Vec<u8> = (0..len).map(|i| (i % 7) as u8).collect();
+            let segment = build(&[(0, 5, payload)], &[]);
+            let slice = &segment.slices[0];
+            let mut bytes = stored(&segment, slice).to_vec();
+            let at = at.index(bytes.len());
+            if cut { bytes.truncate(at) } else { bytes[at] ^= 0x10 }
+            prop_assert!(open(slice, &Bytes::from(bytes)).is_err());
+        }
+    }
+
+    #[test]
+    fn long_slices_are_compressed_and_short_ones_are_not() {
+        let long = build(&[(0, 1, vec![7; 10_000])], &[]);
+        assert!(long.bytes.len() < 200, "{}", long.bytes.len());
+        let short = build(&[(0, 1, vec![7; 100])], &[]);
+        assert_eq!(short.slices[0].len, short.slices[0].raw_len);
+    }
+}

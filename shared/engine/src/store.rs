@@ -1,0 +1,179 @@
+//! What the engine needs from the outside, as traits. The adapters are in `shared/aws`, the files in `shared/local`.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use payguard_model::{KeyGroup, ProcessingTime};
+
+use crate::error::StoreError;
+use crate::ids::{Attempt, Seq, StageId, TaskId};
+use crate::page::{Page, PageAddress};
+use crate::row::{CommitRow, Head, InputState};
+
+/// What the ledger said to a commit. Only reads tell more (see [`crate::commit`]).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CommitReply {
+    /// Both writes are durable.
+    Committed,
+    /// A condition failed: the head was not at `seq - 1`, or the row exists.
+    Refused,
+    /// No answer, or one that does not say whether the writes were made.
+    Unknown(String),
+}
+
+/// What the ledger said to a request for a lease.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LeaseReply {
+    /// The caller holds the lease until the time it asked for.
+    Acquired,
+    /// Somebody else holds it.
+    Held {
+        /// When it ends.
+        until: ProcessingTime,
+    },
+}
+
+/// Bounds of one read of the log.
+#[derive(Clone, Copy, Debug)]
+pub struct RowLimits {
+    /// Rows at most.
+    pub rows: u32,
+}
+
+/// The coordination table: heads, logs, registry, leases. Reads are strongly consistent.
+#[async_trait]
+pub trait Ledger: Send + Sync {
+    /// The task's head; `None` when it has never committed.
+    async fn load_head(&self, task: &TaskId) -> Result<Option<Head>, StoreError>;
+
+    /// Writes log row `row.seq` and the head's step from `row.seq - 1`, both or neither.
+    ///
+    /// The same call with the same attempt may be repeated; it is applied at most once.
+    async fn commit(&self, task: &TaskId, head: &Head, row: &CommitRow) -> Result<CommitReply, StoreError>;
+
+    /// One log row.
+    async fn load_row(&self, task: &TaskId, seq: Seq) -> Result<Option<CommitRow>, StoreError>;
+
+    /// Log rows after `after`, ascending, without a gap, possibly fewer than there are.
+    async fn load_rows(&self, task: &TaskId, after: Seq, limits: RowLimits) -> Result<Vec<CommitRow>, StoreError>;
+
+    /// Adds a task to its stage's registry. Repeating it changes nothing.
+    async fn register(&self, task: &TaskId) -> Result<(), StoreError>;
+
+    /// The registered tasks of a stage, sorted.
+    async fn tasks(&self, stage: &StageId) -> Result<Vec<TaskId>, StoreError>;
+
+    /// Takes or prolongs the lease of `task` for `owner`. Efficiency only: safety never depends on it.
+    async fn acquire_lease(
+        &self,
+        task: &TaskId,
+        owner: &str,
+        now: ProcessingTime,
+        until: ProcessingTime,
+    ) -> Result<LeaseReply, StoreError>;
+
+    /// Gives the lease back if `owner` still holds it.
+    async fn release_lease(&self, task: &TaskId, owner: &str) -> Result<(), StoreError>;
+}
+
+/// What the state table said to a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PutReply {
+    /// Written.
+    Written,
+    /// The table holds this version or a younger one; nothing was changed.
+    Stale,
+}
+
+/// The state table: versioned pages of keyed state.
+#[async_trait]
+pub trait StateTable: Send + Sync {
+    /// All pages of a stage's key group, strongly consistent, in any order.
+    async fn load_pages(&self, stage: &StageId, group: KeyGroup) -> Result<Vec<Page>, StoreError>;
+
+    /// Writes a page unless the table holds its version or a younger one.
+    async fn put_page(&self, page: &Page) -> Result<PutReply, StoreError>;
+
+    /// Removes a page if it is not younger than `version`.
+    async fn delete_page(&self, address: &PageAddress, version: u64) -> Result<(), StoreError>;
+}
+
+/// The segment store. Keys are unique per attempt, so nothing is ever overwritten.
+#[async_trait]
+pub trait SegmentStore: Send + Sync {
+    /// Stores an object.
+    async fn put(&self, key: &str, bytes: Bytes) -> Result<(), StoreError>;
+
+    /// Reads `len` bytes from `offset`. Fewer bytes come back when the object is shorter.
+    async fn get(&self, key: &str, offset: u64, len: u64) -> Result<Bytes, StoreError>;
+}
+
+/// Hints that a task may have input. Never carries truth: a lost wake-up is swept up by `clock`.
+#[async_trait]
+pub trait Waker: Send + Sync {
+    /// Tells `task` to look for input.
+    async fn wake(&self, task: &TaskId);
+}
+
+/// The machine's clock.
+pub trait Clock: Send + Sync {
+    /// Now.
+    fn now(&self) -> ProcessingTime;
+}
+
+/// Where fresh attempt ids come from.
+pub trait AttemptIds: Send + Sync {
+    /// An id that nobody else will ever use; at most 36 characters.
+    fn next(&self) -> Attempt;
+}
+
+/// A record on its way out: `topic` names a Kafka topic or a table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SinkRecord {
+    /// Topic or table.
+    pub topic: &'static str,
+    /// Key that orders records of the topic.
+    pub key: String,
+    /// JSON text without a line end.
+    pub value: Vec<u8>,
+}
+
+/// One atomic write of a sink task: the records of commit `seq` and the position they lead to.
+#[derive(Clone, Debug)]
+pub struct SinkBatch {
+    /// The commit these records belong to; the sink must be at `seq - 1`.
+    pub seq: Seq,
+    /// The task's inputs after the batch: the sink stores them with the records.
+    pub inputs: std::collections::BTreeMap<String, InputState>,
+    /// The records, in order.
+    pub records: Vec<SinkRecord>,
+}
+
+/// Where a sink stands for one task: durable together with the records.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct SinkPosition {
+    /// The newest batch.
+    pub seq: Seq,
+    /// The task's inputs after it.
+    pub inputs: std::collections::BTreeMap<String, InputState>,
+}
+
+/// What a sink said to a batch.
+#[derive(Clone, PartialEq, Debug)]
+pub enum SinkReply {
+    /// Records and position are durable.
+    Written,
+    /// The sink is not at `seq - 1`: somebody else wrote, or our own write had succeeded unseen. Nothing was changed.
+    Elsewhere(SinkPosition),
+}
+
+/// A place outside the pipeline where records become visible exactly once.
+///
+/// The position lives in the sink, in one transaction with the records; the ledger follows it.
+#[async_trait]
+pub trait Sink: Send + Sync {
+    /// Where the sink stands for `task`.
+    async fn position(&self, task: &TaskId) -> Result<SinkPosition, StoreError>;
+
+    /// Writes a batch if the sink is at `batch.seq - 1` for `task`.
+    async fn write(&self, task: &TaskId, batch: &SinkBatch) -> Result<SinkReply, StoreError>;
+}

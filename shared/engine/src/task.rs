@@ -1,0 +1,152 @@
+//! A task's life in one invocation: read facts, let the pure parts decide, carry out.
+//!
+//! * [`consumer`] — a task that reads upstream logs, for stages with operators and for sinks;
+//! * [`source`] — a task that is given the records of one Kafka partition;
+//! * `recover` — head, pages and deltas become live state; `flush` — live state becomes pages;
+//! * `committer` — one commit with its four outcomes; `retry` — patience with unreachable stores.
+//!
+//! Warm memory is never trusted after an error, a lost commit or a panic: live state is taken out of the task while it
+//! runs and put back only when everything went well.
+
+mod batch;
+mod committer;
+pub mod consumer;
+mod flush;
+mod recover;
+mod retry;
+pub mod source;
+
+use std::sync::Arc;
+
+use crate::ids::{InputId, StageId, TaskId};
+use crate::merge::Alignment;
+use crate::store::{AttemptIds, Clock, Ledger, SegmentStore, StateTable, Waker};
+
+/// What tasks are run with.
+#[derive(Clone)]
+pub struct Env {
+    /// The coordination table.
+    pub ledger: Arc<dyn Ledger>,
+    /// The state table.
+    pub state: Arc<dyn StateTable>,
+    /// The segment store.
+    pub segments: Arc<dyn SegmentStore>,
+    /// Hints to consumers.
+    pub waker: Arc<dyn Waker>,
+    /// The machine's clock.
+    pub clock: Arc<dyn Clock>,
+    /// Fresh attempt ids.
+    pub attempts: Arc<dyn AttemptIds>,
+    /// Numbers.
+    pub settings: Settings,
+}
+
+/// Numbers that shape a task's work; none of them changes its result.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Records in one commit at most.
+    pub records_per_commit: usize,
+    /// Payload bytes in one commit at most (soft: the record that passes it is the last).
+    pub bytes_per_commit: usize,
+    /// Segments up to this size go into the log row.
+    pub inline_bytes: usize,
+    /// Upstream rows read ahead per input.
+    pub rows_ahead: usize,
+    /// Flush at the latest this long after the last flush, milliseconds.
+    pub flush_every_ms: i64,
+    /// Flush as soon as this much state is dirty.
+    pub flush_bytes: usize,
+    /// Wake consumers that got no data at most this often, milliseconds.
+    pub watermark_wake_ms: i64,
+    /// Who asks for leases; `None` when one process is known to run every task.
+    pub lease_owner: Option<String>,
+    /// How long a lease lasts, milliseconds.
+    pub lease_ms: i64,
+    /// Tries at a store that cannot be reached.
+    pub store_tries: u32,
+    /// Pause before the second try, milliseconds; doubles from try to try.
+    pub store_backoff_ms: u64,
+    /// Version of the code, recorded in commits.
+    pub code: String,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            records_per_commit: 10_000,
+            bytes_per_commit: 4 << 20,
+            inline_bytes: 8 << 10,
+            rows_ahead: 4,
+            flush_every_ms: 15_000,
+            flush_bytes: 32 << 20,
+            watermark_wake_ms: 200,
+            lease_owner: None,
+            lease_ms: 10_000,
+            store_tries: 6,
+            store_backoff_ms: 50,
+            code: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}
+
+/// An output stream of a stage and who reads it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutputStream {
+    /// Its name.
+    pub stream: String,
+    /// The stage that reads it.
+    pub consumer: StageId,
+    /// That stage's shards.
+    pub shards: u32,
+}
+
+/// What a task needs to know of the topology.
+#[derive(Clone, Debug)]
+pub struct TaskPlan {
+    /// The task.
+    pub task: TaskId,
+    /// Its shard (0 for a source).
+    pub shard: u32,
+    /// Shards of its stage (1 for a source).
+    pub shards: u32,
+    /// The stages it reads, with their streams.
+    pub upstreams: Vec<crate::input::Upstream>,
+    /// Its output streams.
+    pub outputs: Vec<OutputStream>,
+    /// How its inputs are kept together.
+    pub alignment: Alignment,
+}
+
+/// Work and time left for one invocation.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Stop taking input at this time.
+    pub until: payguard_model::ProcessingTime,
+    /// Commits at most.
+    pub commits: u32,
+}
+
+/// What one invocation did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Commits made.
+    pub commits: u64,
+    /// Input records in them.
+    pub records: u64,
+    /// Commits lost to another executor.
+    pub lost: u64,
+    /// Whether input may be left (the budget ran out).
+    pub more: bool,
+    /// Whether the task's input has ended.
+    pub ended: bool,
+    /// Another executor holds the lease; nothing was done.
+    pub busy: bool,
+}
+
+impl TaskPlan {
+    /// The id under which an upstream task is known as an input.
+    #[must_use]
+    pub fn input_id(upstream: &TaskId) -> InputId {
+        upstream.to_string()
+    }
+}

@@ -1,0 +1,113 @@
+//! One batch of a consumer task: merged records through the operators, synchronously.
+
+use payguard_model::{EventTime, ProcessingTime};
+
+use super::{Settings, TaskPlan};
+use crate::error::EngineError;
+use crate::logic::{Collector, DecodeError, SinkLogic, StageLogic};
+use crate::merge::{MergedRecord, Merger, Next};
+use crate::segment::SegmentBuilder;
+use crate::store::SinkRecord;
+
+/// What came of the records of one batch.
+pub(super) struct Batch {
+    /// Records taken.
+    pub(super) records: usize,
+    /// The task's watermark afterwards, and whether all inputs are idle.
+    pub(super) watermark: EventTime,
+    pub(super) idle: bool,
+}
+
+/// A collector for the outputs of `plan`.
+pub(super) fn collector(plan: &TaskPlan, watermark: EventTime, now: ProcessingTime) -> Collector {
+    let outputs = plan.outputs.iter().map(|o| (o.stream.as_str(), o.shards));
+    Collector::new(SegmentBuilder::new(outputs), watermark, now)
+}
+
+/// Moves the watermark to `to`, stopping at every timer on the way.
+///
+/// A timer's outputs carry the timer's time as their stamp, whatever steps the watermark came in: so they do not
+/// depend on how the input was cut into batches.
+pub(super) fn advance(logic: &mut dyn StageLogic, to: EventTime, out: &mut Collector) {
+    if to <= out.watermark() {
+        return;
+    }
+    while let Some(time) = logic.next_event_timer()
+        && time <= to
+    {
+        out.advance(time);
+        logic.on_watermark(out);
+    }
+    out.advance(to);
+}
+
+/// Runs records through the operators until the buffers or the limits of a commit end.
+///
+/// # Errors
+/// When a record does not decode.
+pub(super) fn run_operators(
+    plan: &TaskPlan,
+    settings: &Settings,
+    merger: &mut Merger,
+    logic: &mut dyn StageLogic,
+    out: &mut Collector,
+) -> Result<Batch, EngineError> {
+    logic.on_processing_time(out);
+    let (mut records, mut bytes) = (0, 0);
+    loop {
+        advance(logic, merger.watermark().0, out);
+        if records >= settings.records_per_commit || bytes >= settings.bytes_per_commit {
+            break;
+        }
+        let Some(record) = take(plan, merger)? else { break };
+        bytes += record.payload.len();
+        records += 1;
+        logic.on_record(record.stream, &record.payload, out).map_err(|e| bad_record(plan, record.stream, &e))?;
+    }
+    Ok(Batch { records, watermark: out.watermark(), idle: merger.watermark().1 })
+}
+
+/// Renders records for a sink until the buffers or the limits of a commit end.
+///
+/// # Errors
+/// When a record does not decode.
+pub(super) fn run_sink(
+    plan: &TaskPlan,
+    settings: &Settings,
+    merger: &mut Merger,
+    logic: &dyn SinkLogic,
+    before: EventTime,
+) -> Result<(Batch, Vec<SinkRecord>), EngineError> {
+    let (mut rendered, mut bytes) = (Vec::new(), 0);
+    loop {
+        if rendered.len() >= settings.records_per_commit || bytes >= settings.bytes_per_commit {
+            break;
+        }
+        let Some(record) = take(plan, merger)? else { break };
+        bytes += record.payload.len();
+        rendered.push(logic.render(record.stream, &record.payload).map_err(|e| bad_record(plan, record.stream, &e))?);
+    }
+    let (watermark, idle) = merger.watermark();
+    Ok((Batch { records: rendered.len(), watermark: watermark.max(before), idle }, rendered))
+}
+
+fn take(plan: &TaskPlan, merger: &mut Merger) -> Result<Option<MergedRecord>, EngineError> {
+    match merger.next() {
+        Ok(Next::Record(record)) => Ok(Some(record)),
+        Ok(Next::Blocked | Next::Empty) => Ok(None),
+        Err(error) => Err(EngineError::Broken {
+            task: plan.task.to_string(),
+            invariant: "INV-6",
+            detail: format!("an upstream slice does not parse: {error}"),
+        }),
+    }
+}
+
+fn bad_record(plan: &TaskPlan, stream: usize, error: &DecodeError) -> EngineError {
+    let name = plan.upstreams.iter().flat_map(|u| &u.streams).find(|(_, n)| *n == stream).map(|(name, _)| name.clone());
+    EngineError::BadRecord {
+        task: plan.task.to_string(),
+        stream: name.unwrap_or_else(|| stream.to_string()),
+        detail: error.0.clone(),
+    }
+}

@@ -1,0 +1,432 @@
+//! Tasks that read upstream logs: stages with operators, and sinks.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use payguard_model::{EventTime, ProcessingTime};
+
+use super::batch::{self, Batch};
+use super::committer::{Proposal, commit, wake_consumers};
+use super::flush::{dirty_bytes, flush};
+use super::recover::{apply_rows, load_state};
+use super::retry::patiently;
+use super::{Budget, Env, Report, TaskPlan};
+use crate::commit::CommitOutcome;
+use crate::error::EngineError;
+use crate::ids::{InputId, Seq, TaskId};
+use crate::input::{Upstream, open_row};
+use crate::logic::{SinkLogic, StageLogic, take_stage_delta};
+use crate::merge::Merger;
+use crate::row::{CommitRow, Head, InputState, Position};
+use crate::segment::Segment;
+use crate::store::{LeaseReply, RowLimits, Sink, SinkBatch, SinkReply};
+
+/// Rows read from an upstream log at once.
+const ROWS_PER_READ: u32 = 64;
+/// A warm task that is this many commits behind applies their deltas; further behind, it loads its state anew.
+const CATCH_UP_ROWS: u64 = 32;
+/// A sink that got nothing to write still commits its positions this often, milliseconds.
+const SINK_PROGRESS_MS: i64 = 1_000;
+
+/// What a consumer stage does with its records.
+pub enum Body {
+    /// Operators with keyed state; outputs go to streams.
+    Operators(Box<dyn StageLogic>),
+    /// Records leave the pipeline.
+    Sink(Box<dyn SinkLogic>, Arc<dyn Sink>),
+}
+
+/// Makes a fresh body, without state.
+pub type MakeBody = Arc<dyn Fn() -> Body + Send + Sync>;
+
+/// One task of a consumer stage.
+pub struct ConsumerTask {
+    env: Env,
+    plan: TaskPlan,
+    make: MakeBody,
+    live: Option<Live>,
+    woke_everyone_at: ProcessingTime,
+}
+
+/// What a task holds in memory: always exactly the state as of `head`, between batches.
+struct Live {
+    head: Head,
+    body: Body,
+    merger: Merger,
+    /// Rows read but not opened yet, by input.
+    rows: BTreeMap<InputId, VecDeque<CommitRow>>,
+    /// Upstream task of every input.
+    upstreams: BTreeMap<InputId, (TaskId, usize)>,
+    flushed_at: ProcessingTime,
+    flushed_seq: u64,
+}
+
+impl ConsumerTask {
+    /// A task that has loaded nothing yet.
+    #[must_use]
+    pub fn new(env: Env, plan: TaskPlan, make: MakeBody) -> ConsumerTask {
+        ConsumerTask { env, plan, make, live: None, woke_everyone_at: ProcessingTime(i64::MIN) }
+    }
+
+    /// The task.
+    #[must_use]
+    pub fn id(&self) -> &TaskId {
+        &self.plan.task
+    }
+
+    /// Processes what input there is, until none is left or the budget is spent.
+    ///
+    /// # Errors
+    /// When a store fails or holds something damaged. Nothing is lost: what was not committed is processed again by
+    /// the next invocation, from the durable state.
+    ///
+    /// # Cancel safety
+    /// Dropping the future is like a crash: the next call loads the durable state.
+    pub async fn run(&mut self, budget: Budget) -> Result<Report, EngineError> {
+        let mut report = Report::default();
+        loop {
+            if !self.take_lease().await? {
+                report.busy = true;
+                return Ok(report);
+            }
+            let mut live = match self.live.take() {
+                Some(live) => self.catch_up(live).await?,
+                None => self.load().await?,
+            };
+            let work = self.work(&mut live, budget, &mut report).await?;
+            self.release_lease().await?;
+            report.ended = live.head.ended();
+            report.more = work == Work::Spent;
+            // A wake-up that found our lease taken must not be lost: look once more after releasing it.
+            let news = work == Work::Done && self.env.settings.lease_owner.is_some() && self.fetch(&mut live).await?;
+            self.live = Some(live);
+            if !news {
+                return Ok(report);
+            }
+        }
+    }
+
+    async fn work(&mut self, live: &mut Live, budget: Budget, report: &mut Report) -> Result<Work, EngineError> {
+        self.find_inputs(live).await?;
+        loop {
+            if live.head.ended() {
+                return Ok(Work::Done);
+            }
+            if report.commits >= u64::from(budget.commits) || self.env.clock.now() >= budget.until {
+                return Ok(Work::Spent);
+            }
+            self.fetch(live).await?;
+            let Some((outcome, batch, row)) = self.step(live).await? else { return Ok(Work::Done) };
+            match outcome {
+                CommitOutcome::Committed | CommitOutcome::AlreadyMine => {
+                    report.commits += 1;
+                    report.records += batch.records as u64;
+                    self.after_commit(live, &row).await?;
+                }
+                CommitOutcome::Lost | CommitOutcome::Unknown => {
+                    report.lost += 1;
+                    *live = self.load().await?;
+                    self.find_inputs(live).await?;
+                }
+            }
+        }
+    }
+
+    /// One batch and its commit; `None` when there is nothing to commit.
+    async fn step(&mut self, live: &mut Live) -> Result<Option<(CommitOutcome, Batch, CommitRow)>, EngineError> {
+        let now = self.env.clock.now();
+        let before = live.head.watermark();
+        let settings = &self.env.settings;
+        let mut proposal = Proposal {
+            inputs: BTreeMap::new(),
+            untouched: Position { at: 0, within: 0 },
+            watermark_ms: before.0,
+            idle: false,
+            segment: Segment::default(),
+            counters: BTreeMap::new(),
+            gauges: BTreeMap::new(),
+            now_ms: now.0,
+            took_input: false,
+            next_timer_ms: None,
+            flushed_seq: live.flushed_seq,
+        };
+        let (batch, rendered) = match &mut live.body {
+            Body::Operators(logic) => {
+                let mut out = batch::collector(&self.plan, before, now);
+                let done = batch::run_operators(&self.plan, settings, &mut live.merger, logic.as_mut(), &mut out)?;
+                let (builder, counters) = out.finish();
+                proposal.segment = builder.finish(&take_stage_delta(logic.as_mut()));
+                proposal.counters = counters.counted();
+                proposal.gauges = counters.gauges();
+                proposal.next_timer_ms = logic.next_processing_timer().map(|t| t.0);
+                (done, Vec::new())
+            }
+            Body::Sink(logic, _) => batch::run_sink(&self.plan, settings, &mut live.merger, logic.as_ref(), before)?,
+        };
+        proposal.watermark_ms = batch.watermark.0;
+        proposal.idle = batch.idle;
+        proposal.took_input = batch.records > 0;
+        proposal.inputs = live.merger.states().map(|(id, state)| (id.clone(), *state)).collect();
+        proposal.counters.insert("records_in".to_owned(), batch.records as u64);
+        if !worth_committing(live, &proposal, &batch, now) {
+            return Ok(None);
+        }
+        if let Body::Sink(_, sink) = &live.body {
+            let seq = Seq(live.head.seq).next();
+            let write = SinkBatch { seq, inputs: proposal.inputs.clone(), records: rendered };
+            let reply = patiently(settings, || sink.write(&self.plan.task, &write)).await?;
+            if let SinkReply::Elsewhere(position) = reply {
+                tracing::info!(task = %self.plan.task, %seq, sink = %position.seq, "sink is elsewhere");
+                return Ok(Some((CommitOutcome::Lost, batch, CommitRow::default())));
+            }
+        }
+        let (outcome, row) = commit(&self.env, &self.plan, &mut live.head, proposal).await?;
+        Ok(Some((outcome, batch, row)))
+    }
+
+    async fn after_commit(&mut self, live: &mut Live, row: &CommitRow) -> Result<(), EngineError> {
+        let now = self.env.clock.now();
+        let everyone = live.head.ended() || now.since(self.woke_everyone_at) >= self.env.settings.watermark_wake_ms;
+        if everyone {
+            self.woke_everyone_at = now;
+        }
+        wake_consumers(&self.env, &self.plan, row, everyone).await;
+        if let Body::Operators(logic) = &mut live.body {
+            let dirty = dirty_bytes(logic.as_mut());
+            let due = now.since(live.flushed_at) >= self.env.settings.flush_every_ms;
+            if dirty >= self.env.settings.flush_bytes || (due && dirty > 0) {
+                live.flushed_seq = flush(&self.env, &self.plan, &live.head, logic.as_mut()).await?;
+                live.flushed_at = now;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads head and state from the stores.
+    async fn load(&self) -> Result<Live, EngineError> {
+        let (env, plan) = (&self.env, &self.plan);
+        let head = patiently(&env.settings, || env.ledger.load_head(&plan.task)).await?;
+        if head.is_none() {
+            patiently(&env.settings, || env.ledger.register(&plan.task)).await?;
+        }
+        let mut live = Live {
+            head: head.unwrap_or_else(Head::empty),
+            body: (self.make)(),
+            merger: Merger::new(plan.alignment),
+            rows: BTreeMap::new(),
+            upstreams: BTreeMap::new(),
+            flushed_at: env.clock.now(),
+            flushed_seq: 0,
+        };
+        live.flushed_seq = live.head.flushed_seq;
+        match &mut live.body {
+            Body::Operators(logic) => load_state(env, plan, &live.head, logic.as_mut()).await?,
+            Body::Sink(_, sink) => {
+                let sink = sink.clone();
+                self.follow_sink(&mut live.head, sink.as_ref()).await?;
+            }
+        }
+        for (id, state) in &live.head.inputs {
+            live.merger.add(id, *state);
+        }
+        tracing::debug!(task = %plan.task, seq = live.head.seq, flushed = live.flushed_seq, "loaded");
+        Ok(live)
+    }
+
+    /// A sink's own position is the truth: when it is one batch ahead, the ledger follows.
+    async fn follow_sink(&self, head: &mut Head, sink: &dyn Sink) -> Result<(), EngineError> {
+        let position = patiently(&self.env.settings, || sink.position(&self.plan.task)).await?;
+        if position.seq == head.seq() {
+            return Ok(());
+        }
+        if position.seq != head.seq().next() {
+            return Err(EngineError::Broken {
+                task: self.plan.task.to_string(),
+                invariant: "INV-6",
+                detail: format!(
+                    "the sink holds batch {} and the ledger commit {}: the outputs do not belong to this state; use \
+                     the output folder of the earlier run, or a new folder together with a new state folder",
+                    position.seq, head.seq
+                ),
+            });
+        }
+        let watermark = head.watermark_ms;
+        let proposal = Proposal {
+            inputs: position.inputs,
+            untouched: Position { at: 0, within: 0 },
+            watermark_ms: watermark,
+            idle: head.idle,
+            segment: Segment::default(),
+            counters: BTreeMap::new(),
+            gauges: BTreeMap::new(),
+            now_ms: self.env.clock.now().0,
+            took_input: true,
+            next_timer_ms: None,
+            flushed_seq: head.flushed_seq,
+        };
+        let (outcome, _) = commit(&self.env, &self.plan, head, proposal).await?;
+        if !outcome.is_mine() {
+            *head = patiently(&self.env.settings, || self.env.ledger.load_head(&self.plan.task))
+                .await?
+                .unwrap_or_else(Head::empty);
+        }
+        Ok(())
+    }
+
+    /// Makes warm state current: as it is, by the deltas it missed, or by loading anew.
+    async fn catch_up(&self, mut live: Live) -> Result<Live, EngineError> {
+        let stored = patiently(&self.env.settings, || self.env.ledger.load_head(&self.plan.task)).await?;
+        let stored = stored.unwrap_or_else(Head::empty);
+        if stored.seq == live.head.seq && stored.attempt == live.head.attempt {
+            return Ok(live);
+        }
+        let behind = stored.seq.checked_sub(live.head.seq);
+        let Some(1..=CATCH_UP_ROWS) = behind else { return self.load().await };
+        let Body::Operators(logic) = &mut live.body else { return self.load().await };
+        apply_rows(&self.env, &self.plan, live.head.seq(), stored.seq(), logic.as_mut()).await?;
+        live.merger = Merger::new(self.plan.alignment);
+        live.rows.clear();
+        for (id, state) in &stored.inputs {
+            live.merger.add(id, *state);
+        }
+        live.flushed_seq = stored.flushed_seq;
+        live.head = stored;
+        Ok(live)
+    }
+
+    /// Adds the upstream tasks that are not inputs yet.
+    async fn find_inputs(&self, live: &mut Live) -> Result<(), EngineError> {
+        for (number, upstream) in self.plan.upstreams.iter().enumerate() {
+            for task in self.upstream_tasks(upstream).await? {
+                let id = TaskPlan::input_id(&task);
+                live.merger.add(&id, InputState::untouched(0));
+                live.upstreams.insert(id, (task, number));
+            }
+        }
+        Ok(())
+    }
+
+    async fn upstream_tasks(&self, upstream: &Upstream) -> Result<Vec<TaskId>, EngineError> {
+        match upstream.shards {
+            Some(shards) => Ok((0..shards).map(|shard| TaskId::shard(&upstream.stage, shard)).collect()),
+            None => Ok(patiently(&self.env.settings, || self.env.ledger.tasks(&upstream.stage)).await?),
+        }
+    }
+
+    /// Fills the buffers of the inputs that have run low; true when something new was found.
+    async fn fetch(&self, live: &mut Live) -> Result<bool, EngineError> {
+        let low: Vec<(InputId, i64, usize)> = live
+            .merger
+            .inputs()
+            .filter(|i| i.buffered() < self.env.settings.rows_ahead && !i.ended())
+            .map(|i| (i.id().clone(), i.next_seq(), self.env.settings.rows_ahead - i.buffered()))
+            .collect();
+        let reads = low.iter().map(|(id, next, room)| self.fetch_input(live, id, *next, *room));
+        let fetched = futures_util::future::try_join_all(reads).await?;
+        let mut news = false;
+        for ((id, _, _), (opened, unopened)) in low.into_iter().zip(fetched) {
+            live.rows.insert(id.clone(), unopened);
+            for row in opened {
+                news = true;
+                live.merger.push(&id, row).map_err(|e| EngineError::Broken {
+                    task: self.plan.task.to_string(),
+                    invariant: "INV-6",
+                    detail: format!("rows of {id} do not parse: {e}"),
+                })?;
+            }
+        }
+        Ok(news)
+    }
+
+    /// Opens up to `room` rows of an input from seq `next`; the second part is what was read but not opened.
+    async fn fetch_input(
+        &self,
+        live: &Live,
+        id: &InputId,
+        next: i64,
+        room: usize,
+    ) -> Result<(Vec<crate::merge::BufferedRow>, VecDeque<CommitRow>), EngineError> {
+        let Some((task, number)) = live.upstreams.get(id) else { return Ok((Vec::new(), VecDeque::new())) };
+        let upstream = &self.plan.upstreams[*number];
+        let mut rows = live.rows.get(id).cloned().unwrap_or_default();
+        if rows.is_empty() {
+            let after = Seq(u64::try_from(next - 1).unwrap_or(0));
+            let limits = RowLimits { rows: ROWS_PER_READ };
+            rows = patiently(&self.env.settings, || self.env.ledger.load_rows(task, after, limits)).await?.into();
+        }
+        let (mut opened, mut records) = (Vec::new(), 0);
+        while opened.len() < room.max(1) || records < self.env.settings.records_per_commit {
+            let Some(row) = rows.pop_front() else { break };
+            records += row.slices.iter().map(|s| s.count as usize).sum::<usize>();
+            opened.push((&*self.env.segments, row));
+            if opened.len() >= ROWS_PER_READ as usize {
+                break;
+            }
+        }
+        let shard = self.plan.shard;
+        let reads = opened.iter().map(|(store, row)| {
+            patiently_open(&self.env, move || open_row(*store, task, row, upstream, shard))
+        });
+        Ok((futures_util::future::try_join_all(reads).await?, rows))
+    }
+
+    async fn take_lease(&self) -> Result<bool, EngineError> {
+        let Some(owner) = &self.env.settings.lease_owner else { return Ok(true) };
+        let now = self.env.clock.now();
+        let until = now.plus(self.env.settings.lease_ms);
+        let reply =
+            patiently(&self.env.settings, || self.env.ledger.acquire_lease(&self.plan.task, owner, now, until)).await?;
+        Ok(reply == LeaseReply::Acquired)
+    }
+
+    async fn release_lease(&self) -> Result<(), EngineError> {
+        let Some(owner) = &self.env.settings.lease_owner else { return Ok(()) };
+        patiently(&self.env.settings, || self.env.ledger.release_lease(&self.plan.task, owner)).await?;
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// No input is left.
+    Done,
+    /// The budget is spent.
+    Spent,
+}
+
+/// Repeats the opening of a row while the segment store is unavailable.
+async fn patiently_open<T, F>(env: &Env, mut open: impl FnMut() -> F) -> Result<T, EngineError>
+where
+    F: Future<Output = Result<T, EngineError>>,
+{
+    let outcome = patiently(&env.settings, || {
+        let attempt = open();
+        async move {
+            match attempt.await {
+                Ok(value) => Ok(Ok(value)),
+                Err(EngineError::Store(error)) => Err(error),
+                Err(other) => Ok(Err(other)),
+            }
+        }
+    })
+    .await?;
+    outcome
+}
+
+/// Whether a batch changed anything that must be remembered now.
+fn worth_committing(live: &Live, proposal: &Proposal, batch: &Batch, now: ProcessingTime) -> bool {
+    if batch.records > 0 || !proposal.segment.bytes.is_empty() {
+        return true;
+    }
+    let changed = proposal.inputs != live.head.inputs
+        || proposal.watermark_ms != live.head.watermark_ms
+        || proposal.idle != live.head.idle;
+    match live.body {
+        Body::Operators(_) => changed,
+        // A sink's progress without records is for `status` and collection only.
+        Body::Sink(..) => {
+            changed
+                && (batch.watermark == EventTime::MAX || now.since(live.head.committed_at()) >= SINK_PROGRESS_MS)
+        }
+    }
+}

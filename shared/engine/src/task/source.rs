@@ -1,0 +1,244 @@
+//! Tasks that are given the records of one Kafka partition.
+//!
+//! The position is the last processed offset. Redelivered records, at or below it, are skipped; a gap is allowed
+//! (compaction, transaction markers, expired data) and counted. The caller acknowledges an offset only when it is at or
+//! below the committed position.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use payguard_model::{EventTime, ProcessingTime};
+use payguard_operators::watermark::{BoundedOutOfOrderness, IDLE_AFTER_MS, MAX_OUT_OF_ORDERNESS_MS};
+
+use super::batch;
+use super::committer::{Proposal, commit, wake_consumers};
+use super::retry::patiently;
+use super::{Env, Report, TaskPlan};
+use crate::error::EngineError;
+use crate::ids::{InputId, TaskId};
+use crate::logic::{Collector, SourceLogic, SourceRecord};
+use crate::row::{Head, InputState, Position};
+
+/// Makes the fresh operators of a source stage.
+pub type MakeSource = Arc<dyn Fn() -> Box<dyn SourceLogic> + Send + Sync>;
+
+/// Counter of records that were delivered again.
+pub const REDELIVERED: &str = "source.redelivered";
+/// Counter of offsets that were never delivered.
+pub const GAP: &str = "source.offset_gap";
+
+/// One task of a source stage.
+pub struct SourceTask {
+    env: Env,
+    plan: TaskPlan,
+    logic: Box<dyn SourceLogic>,
+    input: InputId,
+    head: Option<Head>,
+    woke_everyone_at: ProcessingTime,
+}
+
+/// What is known of records that wait outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backlog {
+    /// Nothing waits behind the committed position.
+    None,
+    /// Records wait.
+    Some,
+}
+
+impl SourceTask {
+    /// A task that has loaded nothing yet; `plan.task`'s instance names the partition.
+    #[must_use]
+    pub fn new(env: Env, plan: TaskPlan, make: &MakeSource) -> SourceTask {
+        let input = plan.task.instance.to_string();
+        SourceTask { env, plan, logic: make(), input, head: None, woke_everyone_at: ProcessingTime(i64::MIN) }
+    }
+
+    /// The task.
+    #[must_use]
+    pub fn id(&self) -> &TaskId {
+        &self.plan.task
+    }
+
+    /// The committed offset: every record at or below it may be acknowledged (-1: none).
+    ///
+    /// # Errors
+    /// When the ledger fails.
+    pub async fn position(&mut self) -> Result<i64, EngineError> {
+        self.at().await
+    }
+
+    /// Processes a run of records, ascending by offset. When it returns, all of them are committed.
+    ///
+    /// # Errors
+    /// When a store fails; what is committed is told by [`SourceTask::position`], the rest must be delivered again.
+    ///
+    /// # Cancel safety
+    /// Dropping the future is like a crash: the next call reads the durable position.
+    pub async fn ingest(&mut self, records: &[SourceRecord<'_>]) -> Result<Report, EngineError> {
+        let mut report = Report::default();
+        self.refresh().await?;
+        let mut redelivered = None;
+        loop {
+            let at = self.at().await?;
+            let rest = &records[records.partition_point(|r| r.offset <= at)..];
+            let skipped = (records.len() - rest.len()) as u64;
+            // What we find skipped at first was committed before this delivery.
+            let again = *redelivered.get_or_insert(skipped);
+            if rest.is_empty() {
+                return Ok(report);
+            }
+            let chunk = &rest[..rest.len().min(self.env.settings.records_per_commit)];
+            let counted = if report.commits == 0 { again } else { 0 };
+            self.commit_chunk(chunk, counted, &mut report).await?;
+        }
+    }
+
+    /// Says that the partition has ended: its watermark goes to the end of time. Only bounded inputs end.
+    ///
+    /// # Errors
+    /// When a store fails.
+    pub async fn end(&mut self) -> Result<(), EngineError> {
+        self.refresh().await?;
+        while !self.head().await?.ended() {
+            let head = self.head().await?.clone();
+            let inputs = self.inputs_after(&head, position(&head, &self.input), EventTime::MAX, false);
+            let out = batch::collector(&self.plan, EventTime::MAX, self.env.clock.now());
+            self.commit_batch(head, out, inputs, false, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Declares the partition idle when it has been silent for [`IDLE_AFTER_MS`] and nothing waits; true if it is idle.
+    ///
+    /// # Errors
+    /// When a store fails.
+    pub async fn heartbeat(&mut self, backlog: Backlog) -> Result<bool, EngineError> {
+        self.refresh().await?;
+        let now = self.env.clock.now();
+        let head = self.head().await?.clone();
+        if head.idle || head.ended() {
+            return Ok(head.idle);
+        }
+        if backlog == Backlog::Some || head.seq == 0 || now.0 - head.last_input_at_ms < IDLE_AFTER_MS {
+            return Ok(false);
+        }
+        let watermark = head.watermark();
+        let inputs = self.inputs_after(&head, position(&head, &self.input), watermark, true);
+        let out = batch::collector(&self.plan, watermark, now);
+        self.commit_batch(head, out, inputs, true, false).await
+    }
+
+    async fn commit_chunk(
+        &mut self,
+        chunk: &[SourceRecord<'_>],
+        redelivered: u64,
+        report: &mut Report,
+    ) -> Result<(), EngineError> {
+        let head = self.head().await?.clone();
+        let mut generator = resume(head.watermark());
+        let mut out = batch::collector(&self.plan, head.watermark(), self.env.clock.now());
+        let mut at = position(&head, &self.input);
+        for record in chunk {
+            if at >= 0 && record.offset > at + 1 {
+                out.count("source", "offset_gap", u64::try_from(record.offset - at - 1).unwrap_or(0));
+            }
+            at = record.offset;
+            if let Some(time) = self.logic.on_record(record, &mut out) {
+                generator.observe(time);
+                out.advance(generator.watermark());
+            }
+        }
+        self.logic.end_batch(&mut out);
+        out.count("source", "records_in", chunk.len() as u64);
+        out.count("source", "redelivered", redelivered);
+        let watermark = out.watermark();
+        let inputs = self.inputs_after(&head, at, watermark, false);
+        if self.commit_batch(head, out, inputs, false, true).await? {
+            report.commits += 1;
+            report.records += chunk.len() as u64;
+        } else {
+            report.lost += 1;
+        }
+        Ok(())
+    }
+
+    /// Commits a batch; true when it is ours. After a lost commit the head is read anew.
+    async fn commit_batch(
+        &mut self,
+        mut head: Head,
+        out: Collector,
+        inputs: BTreeMap<InputId, InputState>,
+        idle: bool,
+        took_input: bool,
+    ) -> Result<bool, EngineError> {
+        if head.seq == 0 {
+            patiently(&self.env.settings, || self.env.ledger.register(&self.plan.task)).await?;
+        }
+        let (watermark, now) = (out.watermark(), out.now());
+        let (builder, counters) = out.finish();
+        let proposal = Proposal {
+            inputs,
+            untouched: Position { at: -1, within: 0 },
+            watermark_ms: watermark.0,
+            idle,
+            segment: builder.finish(&[]),
+            counters: counters.counted(),
+            gauges: counters.gauges(),
+            now_ms: now.0,
+            took_input,
+            next_timer_ms: None,
+            flushed_seq: head.seq + 1,
+        };
+        // Until the outcome is known, what is in memory is not trusted.
+        self.head = None;
+        let (outcome, row) = commit(&self.env, &self.plan, &mut head, proposal).await?;
+        if !outcome.is_mine() {
+            return Ok(false);
+        }
+        let everyone =
+            head.ended() || idle || now.since(self.woke_everyone_at) >= self.env.settings.watermark_wake_ms;
+        if everyone {
+            self.woke_everyone_at = now;
+        }
+        self.head = Some(head);
+        wake_consumers(&self.env, &self.plan, &row, everyone).await;
+        Ok(true)
+    }
+
+    fn inputs_after(&self, head: &Head, at: i64, watermark: EventTime, idle: bool) -> BTreeMap<InputId, InputState> {
+        let mut inputs = head.inputs.clone();
+        let state = InputState { position: Position { at, within: 0 }, watermark_ms: watermark.0, idle };
+        inputs.insert(self.input.clone(), state);
+        inputs
+    }
+
+    async fn at(&mut self) -> Result<i64, EngineError> {
+        let input = self.input.clone();
+        Ok(position(self.head().await?, &input))
+    }
+
+    async fn head(&mut self) -> Result<&Head, EngineError> {
+        if self.head.is_none() {
+            self.refresh().await?;
+        }
+        Ok(self.head.get_or_insert_with(Head::empty))
+    }
+
+    /// Reads the durable head: warm memory may be behind another executor.
+    async fn refresh(&mut self) -> Result<(), EngineError> {
+        let head = patiently(&self.env.settings, || self.env.ledger.load_head(&self.plan.task)).await?;
+        self.head = Some(head.unwrap_or_else(Head::empty));
+        Ok(())
+    }
+}
+
+/// The generator that a committed watermark came from.
+fn resume(watermark: EventTime) -> BoundedOutOfOrderness {
+    let newest = watermark.plus(MAX_OUT_OF_ORDERNESS_MS + 1);
+    BoundedOutOfOrderness::restore((watermark != EventTime::MIN).then_some(newest))
+}
+
+fn position(head: &Head, input: &InputId) -> i64 {
+    head.inputs.get(input).map_or(-1, |s| s.position.at)
+}

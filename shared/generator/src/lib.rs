@@ -1,0 +1,14 @@
+//! The load generator: payments as their terminals send them, and the bank's confirmations.
+//!
+//! A stream is a function of its [`GeneratorConfig`]: equal configurations give equal bytes on every platform. Nothing
+//! here reads a clock or sends anything; [`write_files`] writes files, and a live sender asks [`PaymentSource`] for one
+//! line at a time.
+
+mod config;
+mod draws;
+mod files;
+mod source;
+
+pub use config::{ConfigError, GeneratorConfig};
+pub use files::{AFTER_FILE, CONFIRMATIONS_FILE, PAYMENTS_FILE, write_files};
+pub use source::{BROKEN_RECORD, PaymentSource, Summary};

@@ -1,0 +1,18 @@
+//! The records of PayGuard and what can be decided from one record alone: wire formats (JSON outside, protobuf
+//! inside), parsing and validation, event time, key groups.
+//!
+//! Nothing here does I/O, reads a clock or knows a stage.
+
+pub mod json;
+pub mod key_distribution;
+pub mod key_group;
+pub mod parse;
+pub mod record;
+pub mod time;
+pub mod view;
+
+pub use json::{to_json, write_json};
+pub use key_group::{KEY_GROUPS, KeyGroup, key_group};
+pub use parse::{ParsePolicy, Reason, UnknownFields, parse_payment, raw_text};
+pub use record::{CardSession, FraudAlert, MerchantStats, Payment, RejectedRecord};
+pub use time::{EventTime, ProcessingTime};

@@ -1,0 +1,403 @@
+//! The configuration: `payguard.toml`, then `PAYGUARD_*` variables, then flags; the later wins, an unknown key is an
+//! error.
+
+use std::path::Path;
+
+use payguard_model::ParsePolicy;
+use payguard_operators::detail::DetailLanguage;
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use crate::payguard::operator;
+
+/// Everything that can be set. Keys are the field names; groups are tables.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Name of the deployment; prefixes every key in every store.
+    pub pipeline: String,
+    /// Operators to run: ids, or `all`, or `core` (without card sessions).
+    pub operators: Vec<String>,
+    /// Language of alert details: `en` or `ru`.
+    pub detail_language: String,
+    /// What comes in.
+    pub source: Source,
+    /// Limits of the rules.
+    pub rules: Rules,
+    /// Shards of the stages with keyed state.
+    pub shards: Shards,
+    /// Numbers of the engine.
+    pub engine: Engine,
+}
+
+/// What comes in.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Source {
+    /// Topic with raw payments.
+    pub topic: String,
+    /// `reject` a payment with unknown fields, or `ignore` them.
+    pub unknown_fields: String,
+    /// An event time further in the future is refused, milliseconds.
+    pub max_future_ms: i64,
+}
+
+/// Limits of the rules.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rules {
+    /// More payments of a card within a minute raise `velocity`.
+    pub velocity_max_payments: i64,
+    /// More spent by a card within 10 minutes raises `amount-spike`, minor units.
+    pub amount_spike_limit_minor: i64,
+}
+
+/// Shards of the stages with keyed state: 1 to 128.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Shards {
+    /// Of `dedup`.
+    pub dedup: u32,
+    /// Of `window`.
+    pub window: u32,
+    /// Of `rules`.
+    pub rules: u32,
+}
+
+/// How inputs are kept together in event time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AlignmentMode {
+    /// In the order of watermarks: the same output every time, at the pace of the slowest input.
+    Strict,
+    /// At most `max_drift_ms` ahead of the slowest input.
+    Drift,
+    /// Not at all.
+    Off,
+}
+
+/// Numbers of the engine; none of them changes results under `strict` alignment.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Engine {
+    /// How inputs are kept together.
+    pub alignment: AlignmentMode,
+    /// See `alignment`, milliseconds of event time.
+    pub max_drift_ms: i64,
+    /// Records in one commit at most.
+    pub records_per_commit: usize,
+    /// Segments up to this size go into the log row, bytes.
+    pub inline_bytes: usize,
+    /// State is written to the state table this often, milliseconds.
+    pub flush_every_ms: i64,
+    /// State is written as soon as this much is dirty, bytes.
+    pub flush_bytes: usize,
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Not TOML, an unknown key, a wrong type.
+    #[error("{origin}: {detail}")]
+    Invalid {
+        /// Where it was set.
+        origin: String,
+        /// What is wrong.
+        detail: String,
+    },
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            pipeline: "payguard".to_owned(),
+            operators: vec!["all".to_owned()],
+            detail_language: DetailLanguage::En.to_string(),
+            source: Source::default(),
+            rules: Rules::default(),
+            shards: Shards::default(),
+            engine: Engine::default(),
+        }
+    }
+}
+
+impl Default for Source {
+    fn default() -> Source {
+        let policy = ParsePolicy::default();
+        Source {
+            topic: "payments.raw".to_owned(),
+            unknown_fields: "reject".to_owned(),
+            max_future_ms: policy.max_future_ms.unwrap_or(i64::MAX),
+        }
+    }
+}
+
+impl Default for Rules {
+    fn default() -> Rules {
+        Rules {
+            velocity_max_payments: payguard_operators::velocity::DEFAULT_LIMIT,
+            amount_spike_limit_minor: payguard_operators::amount_spike::DEFAULT_LIMIT_MINOR,
+        }
+    }
+}
+
+impl Default for Shards {
+    fn default() -> Shards {
+        Shards { dedup: 1, window: 1, rules: 1 }
+    }
+}
+
+impl Default for Engine {
+    fn default() -> Engine {
+        let settings = payguard_engine::task::Settings::default();
+        Engine {
+            alignment: AlignmentMode::Drift,
+            max_drift_ms: payguard_operators::watermark::MAX_OUT_OF_ORDERNESS_MS,
+            records_per_commit: settings.records_per_commit,
+            inline_bytes: settings.inline_bytes,
+            flush_every_ms: settings.flush_every_ms,
+            flush_bytes: settings.flush_bytes,
+        }
+    }
+}
+
+impl Config {
+    /// Reads the file, if any, then the variables, then `key=value` overrides.
+    ///
+    /// `variables` are those of the environment; only names that begin with `PAYGUARD_` count, and of those each must
+    /// name a key (`PAYGUARD_RULES_VELOCITY_MAX_PAYMENTS`) or be one of `reserved`.
+    ///
+    /// # Errors
+    /// When a key is unknown or a value does not fit.
+    pub fn load(
+        file: Option<&Path>,
+        variables: impl IntoIterator<Item = (String, String)>,
+        reserved: &[&str],
+        overrides: &[(String, String)],
+    ) -> Result<Config, ConfigError> {
+        let mut config = Config::default();
+        if let Some(path) = file {
+            let name = path.display().to_string();
+            let text = std::fs::read_to_string(path)
+                .map_err(|source| ConfigError::File { path: name.clone(), source })?;
+            config = toml::from_str(&text).map_err(|e| invalid(&name, e.to_string().trim_end()))?;
+        }
+        let mut variables: Vec<_> = variables.into_iter().filter(|(name, _)| name.starts_with("PAYGUARD_")).collect();
+        variables.sort();
+        for (name, value) in variables {
+            if !reserved.contains(&name.as_str()) {
+                let key = config.keys().into_iter().find(|key| variable(key) == name);
+                let key = key.ok_or_else(|| invalid(&name, "no such key; `payguard config` lists them"))?;
+                config = config.set(&key, &value, &name)?;
+            }
+        }
+        for (key, value) in overrides {
+            config = config.set(key, value, &format!("--set {key}"))?;
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Whether an operator is part of the run.
+    #[must_use]
+    pub fn has_operator(&self, id: &str) -> bool {
+        self.operators.iter().any(|o| o == "all" || o == id || (o == "core" && operator::CORE.contains(&id)))
+    }
+
+    /// How payments are parsed.
+    #[must_use]
+    pub fn parse_policy(&self) -> ParsePolicy {
+        let mut policy = ParsePolicy { max_future_ms: Some(self.source.max_future_ms), ..ParsePolicy::default() };
+        if self.source.unknown_fields == "ignore" {
+            policy.unknown_fields = payguard_model::parse::UnknownFields::Ignore;
+        }
+        policy
+    }
+
+    /// The language of alert details.
+    #[must_use]
+    pub fn language(&self) -> DetailLanguage {
+        self.detail_language.parse().unwrap_or(DetailLanguage::En)
+    }
+
+    /// The configuration as a file with every key.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        toml::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// All keys, dotted.
+    #[must_use]
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys = Vec::new();
+        collect_keys("", &self.table(), &mut keys);
+        keys
+    }
+
+    fn table(&self) -> Table {
+        Table::try_from(self).unwrap_or_default()
+    }
+
+    fn set(&self, key: &str, value: &str, origin: &str) -> Result<Config, ConfigError> {
+        let mut table = self.table();
+        let mut path: Vec<&str> = key.split('.').collect();
+        let last = path.pop().unwrap_or_default();
+        let mut at = Some(&mut table);
+        for part in path {
+            at = at.and_then(|t| t.get_mut(part)).and_then(Value::as_table_mut);
+        }
+        let slot = at.and_then(|t| t.get_mut(last));
+        let slot = slot.ok_or_else(|| invalid(origin, "no such key; `payguard config` lists them"))?;
+        *slot = parse_like(slot, value).ok_or_else(|| {
+            invalid(origin, &format!("`{value}` is not {}", expected(slot)))
+        })?;
+        table.try_into().map_err(|e: toml::de::Error| invalid(origin, e.message()))
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let fail = |key: &str, detail: String| Err(invalid(key, &detail));
+        if self.pipeline.is_empty() || !self.pipeline.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
+            return fail("pipeline", format!("`{}` must be letters, digits, `-`, `_` or `.`", self.pipeline));
+        }
+        for id in &self.operators {
+            if !["all", "core"].contains(&id.as_str()) && !operator::ALL.contains(&id.as_str()) {
+                let known = operator::ALL.join(", ");
+                return fail("operators", format!("`{id}` is none of all, core, {known}"));
+            }
+        }
+        if let Err(detail) = self.detail_language.parse::<DetailLanguage>() {
+            return fail("detail_language", detail.to_string());
+        }
+        if !["reject", "ignore"].contains(&self.source.unknown_fields.as_str()) {
+            return fail("source.unknown_fields", "must be `reject` or `ignore`".to_owned());
+        }
+        let shards = [("dedup", self.shards.dedup), ("window", self.shards.window), ("rules", self.shards.rules)];
+        for (stage, shards) in shards {
+            if !(1..=payguard_model::KEY_GROUPS).contains(&shards) {
+                return fail(&format!("shards.{stage}"), format!("must be 1 to {}", payguard_model::KEY_GROUPS));
+            }
+        }
+        let positive = [
+            ("rules.velocity_max_payments", self.rules.velocity_max_payments),
+            ("rules.amount_spike_limit_minor", self.rules.amount_spike_limit_minor),
+            ("source.max_future_ms", self.source.max_future_ms),
+            ("engine.max_drift_ms", self.engine.max_drift_ms),
+            ("engine.flush_every_ms", self.engine.flush_every_ms),
+        ];
+        for (key, value) in positive {
+            if value < 0 {
+                return fail(key, "must not be negative".to_owned());
+            }
+        }
+        if self.engine.records_per_commit == 0 {
+            return fail("engine.records_per_commit", "must be at least 1".to_owned());
+        }
+        if self.engine.inline_bytes > 100 << 10 {
+            return fail("engine.inline_bytes", "must be at most 102400: a log row is limited to 400 KB".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// The variable that sets a key.
+#[must_use]
+pub fn variable(key: &str) -> String {
+    format!("PAYGUARD_{}", key.replace('.', "_").to_uppercase())
+}
+
+fn invalid(origin: &str, detail: &str) -> ConfigError {
+    ConfigError::Invalid { origin: origin.to_owned(), detail: detail.to_owned() }
+}
+
+fn collect_keys(prefix: &str, table: &Table, keys: &mut Vec<String>) {
+    for (name, value) in table {
+        let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+        match value {
+            Value::Table(inner) => collect_keys(&key, inner, keys),
+            _ => keys.push(key),
+        }
+    }
+}
+
+/// Reads `text` as the same type as `like`.
+fn parse_like(like: &Value, text: &str) -> Option<Value> {
+    match like {
+        Value::String(_) => Some(Value::String(text.to_owned())),
+        Value::Integer(_) => text.trim().parse().ok().map(Value::Integer),
+        Value::Float(_) => text.trim().parse().ok().map(Value::Float),
+        Value::Boolean(_) => text.trim().parse().ok().map(Value::Boolean),
+        Value::Array(_) => {
+            Some(Value::Array(text.split(',').map(|item| Value::String(item.trim().to_owned())).collect()))
+        }
+        Value::Datetime(_) | Value::Table(_) => None,
+    }
+}
+
+fn expected(like: &Value) -> &'static str {
+    match like {
+        Value::Integer(_) => "a whole number",
+        Value::Float(_) => "a number",
+        Value::Boolean(_) => "true or false",
+        _ => "of the right type",
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn load(variables: &[(&str, &str)], overrides: &[(&str, &str)]) -> Result<Config, ConfigError> {
+        let own = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+        };
+        Config::load(None, own(variables), &["PAYGUARD_TABLE"], &own(overrides))
+    }
+
+    #[test]
+    fn flags_win_over_variables_and_variables_over_defaults() {
+        let config = load(
+            &[("PAYGUARD_RULES_VELOCITY_MAX_PAYMENTS", "3"), ("PAYGUARD_SHARDS_RULES", "4"), ("HOME", "x")],
+            &[("rules.velocity_max_payments", "5")],
+        )
+        .unwrap();
+        assert_eq!(config.rules.velocity_max_payments, 5);
+        assert_eq!(config.shards.rules, 4);
+        assert_eq!(config.rules.amount_spike_limit_minor, 2_000_000);
+    }
+
+    #[test]
+    fn whatever_is_misspelt_or_out_of_range_is_an_error() {
+        let cases: [(&[(&str, &str)], &[(&str, &str)], &str); 8] = [
+            (&[("PAYGUARD_RULES_VELOCITY", "3")], &[], "no such key"),
+            (&[], &[("rules.velocity", "3")], "no such key"),
+            (&[], &[("rules.velocity_max_payments", "many")], "whole number"),
+            (&[], &[("rules.velocity_max_payments", "-1")], "negative"),
+            (&[], &[("shards.dedup", "0")], "1 to 128"),
+            (&[], &[("operators", "core,typo")], "typo"),
+            (&[], &[("detail_language", "fr")], "fr"),
+            (&[], &[("engine.alignment", "loose")], "loose"),
+        ];
+        for (variables, overrides, text) in cases {
+            let error = load(variables, overrides).unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        }
+        assert!(load(&[("PAYGUARD_TABLE", "reserved")], &[]).is_ok());
+    }
+
+    #[test]
+    fn the_printed_configuration_reads_back() {
+        let config = load(&[], &[("operators", "core"), ("engine.alignment", "strict")]).unwrap();
+        assert_eq!(toml::from_str::<Config>(&config.to_toml()).unwrap(), config);
+        assert!(toml::from_str::<Config>("velocity = 3").is_err());
+        assert!(toml::from_str::<Config>("[rules]\nvelocity = 3").is_err());
+    }
+}

@@ -1,0 +1,150 @@
+//! The pipeline as data: stages, streams, operators, shards; and the configuration that shapes it.
+//!
+//! Functions, local runner, command line, documentation and tests read the same value. Nothing here runs anything.
+
+pub mod config;
+mod picture;
+mod payguard;
+
+use payguard_engine::input::Upstream;
+use payguard_engine::merge::Alignment;
+use payguard_engine::task::{OutputStream, TaskPlan};
+use payguard_engine::{StageId, TaskId};
+
+pub use config::{Config, ConfigError};
+pub use payguard::{operator, payguard, stage, stream};
+
+/// What a stage is driven by.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StageKind {
+    /// Records of Kafka topics; one task per partition.
+    Source {
+        /// The topics.
+        topics: Vec<String>,
+    },
+    /// Upstream logs; operators with keyed state.
+    Operators,
+    /// Upstream logs; records leave the pipeline.
+    Sink,
+    /// A schedule; no log of its own.
+    Schedule,
+}
+
+/// A function of the pipeline.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stage {
+    /// Permanent id.
+    pub id: StageId,
+    /// What drives it.
+    pub kind: StageKind,
+    /// Permanent ids of its operators.
+    pub operators: Vec<&'static str>,
+    /// Shards; a source has one task per partition instead.
+    pub shards: u32,
+    /// What it does, in half a sentence.
+    pub summary: &'static str,
+}
+
+/// A named flow of records from one stage to another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stream {
+    /// Its name.
+    pub name: &'static str,
+    /// The stage that emits it.
+    pub producer: StageId,
+    /// The stage that reads it.
+    pub consumer: StageId,
+    /// The field that decides the consumer's shard.
+    pub key: &'static str,
+}
+
+/// Stages and streams of one pipeline.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Topology {
+    /// Prefixes every key, so that pipelines run side by side.
+    pub pipeline: String,
+    /// In order of flow.
+    pub stages: Vec<Stage>,
+    /// In order of flow.
+    pub streams: Vec<Stream>,
+    /// How the inputs of stages with operators are kept together.
+    pub alignment: Alignment,
+    /// How those of sinks are.
+    pub sink_alignment: Alignment,
+}
+
+impl Topology {
+    /// A stage by id.
+    #[must_use]
+    pub fn stage(&self, id: &StageId) -> Option<&Stage> {
+        self.stages.iter().find(|s| s.id == *id)
+    }
+
+    /// The streams a stage reads, in the order in which its records name them.
+    pub fn inputs<'a>(&'a self, id: &'a StageId) -> impl Iterator<Item = &'a Stream> {
+        self.streams.iter().filter(move |s| s.consumer == *id)
+    }
+
+    /// The streams a stage emits, in the order in which its operators number them.
+    pub fn outputs<'a>(&'a self, id: &'a StageId) -> impl Iterator<Item = &'a Stream> {
+        self.streams.iter().filter(move |s| s.producer == *id)
+    }
+
+    /// The number of a stage's output stream, if the topology has it.
+    #[must_use]
+    pub fn output(&self, id: &StageId, stream: &str) -> Option<usize> {
+        self.outputs(id).position(|s| s.name == stream)
+    }
+
+    /// All tasks of the stages that read upstream logs.
+    #[must_use]
+    pub fn consumer_tasks(&self) -> Vec<TaskId> {
+        let consumers = self.stages.iter().filter(|s| matches!(s.kind, StageKind::Operators | StageKind::Sink));
+        consumers.flat_map(|s| (0..s.shards).map(|shard| TaskId::shard(&s.id, shard))).collect()
+    }
+
+    /// What the engine needs to know to run `task`; `None` when the topology has no such task.
+    #[must_use]
+    pub fn plan(&self, task: &TaskId) -> Option<TaskPlan> {
+        let stage = self.stage(&task.stage)?;
+        let (shard, shards) = match stage.kind {
+            StageKind::Source { .. } => (0, 1),
+            StageKind::Operators | StageKind::Sink => {
+                (task.shard_number().filter(|shard| *shard < stage.shards)?, stage.shards)
+            }
+            StageKind::Schedule => return None,
+        };
+        let outputs = self.outputs(&stage.id).map(|s| OutputStream {
+            stream: s.name.to_owned(),
+            consumer: s.consumer.clone(),
+            shards: self.stage(&s.consumer).map_or(1, |c| c.shards),
+        });
+        Some(TaskPlan {
+            task: task.clone(),
+            shard,
+            shards,
+            upstreams: self.upstreams(&stage.id),
+            outputs: outputs.collect(),
+            alignment: if stage.kind == StageKind::Sink { self.sink_alignment } else { self.alignment },
+        })
+    }
+
+    fn upstreams(&self, id: &StageId) -> Vec<Upstream> {
+        let mut upstreams: Vec<Upstream> = Vec::new();
+        for (number, stream) in self.inputs(id).enumerate() {
+            let named = (stream.name.to_owned(), number);
+            match upstreams.iter_mut().find(|u| u.stage == stream.producer) {
+                Some(upstream) => upstream.streams.push(named),
+                None => upstreams.push(Upstream {
+                    stage: stream.producer.clone(),
+                    shards: self.stage(&stream.producer).and_then(|p| match p.kind {
+                        StageKind::Source { .. } => None,
+                        _ => Some(p.shards),
+                    }),
+                    streams: vec![named],
+                }),
+            }
+        }
+        upstreams
+    }
+}

@@ -1,0 +1,51 @@
+//! The topology for people: text and Mermaid.
+
+use std::fmt::Write;
+
+use crate::{StageKind, Topology};
+
+impl Topology {
+    /// Stages with their operators, inputs and outputs, one line each.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        for stage in &self.stages {
+            let tasks = match &stage.kind {
+                StageKind::Source { topics } => format!("a task per partition of {}", topics.join(", ")),
+                StageKind::Operators | StageKind::Sink => format!("{} task(s)", stage.shards),
+                StageKind::Schedule => "on a schedule".to_owned(),
+            };
+            let _ = writeln!(text, "{:8} {} ({tasks})", stage.id.to_string(), stage.summary);
+            if !stage.operators.is_empty() {
+                let _ = writeln!(text, "         operators: {}", stage.operators.join(", "));
+            }
+            for stream in self.outputs(&stage.id) {
+                let _ = writeln!(text, "         -> {} by {}: {}", stream.consumer, stream.key, stream.name);
+            }
+        }
+        text
+    }
+
+    /// A Mermaid flow chart.
+    #[must_use]
+    pub fn to_mermaid(&self) -> String {
+        let mut text = String::from("flowchart LR\n");
+        for stage in &self.stages {
+            let operators = stage.operators.join("<br/>");
+            let _ = writeln!(text, "    {}[\"<b>{}</b><br/>{operators}\"]", stage.id, stage.id);
+            if let StageKind::Source { topics } = &stage.kind {
+                for topic in topics {
+                    let _ = writeln!(text, "    {topic}([{topic}]) --> {}", stage.id);
+                }
+            }
+        }
+        for stream in &self.streams {
+            let _ = writeln!(
+                text,
+                "    {} -- \"{}<br/>by {}\" --> {}",
+                stream.producer, stream.name, stream.key, stream.consumer
+            );
+        }
+        text
+    }
+}
