@@ -1,1 +1,72 @@
-fn main() {}
+//! `payguard`: run, watch and inspect the pipeline from a terminal.
+
+mod commands;
+mod config;
+mod session;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// PayGuard: card fraud detection on streams of payments; exactly once, without a cluster.
+#[derive(Parser)]
+#[command(name = "payguard", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(flatten)]
+    config: config::ConfigArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show the pipeline at work: generated payments through all stages, alerts as they come
+    Demo(commands::demo::Args),
+    /// Process files of payments to their end; the outputs are the same however often it is killed and run again
+    Run(commands::run::Args),
+    /// Write files of generated payments (and confirmations)
+    Generate(commands::generate::Args),
+    /// Show every task's progress; name a stage that is stuck
+    Status(commands::status::Args),
+    /// Show stages, operators and streams
+    Topology(commands::topology::Args),
+    /// Show how keys spread over shards, and how skewed that is
+    Keys(commands::keys::Args),
+    /// Print the effective configuration, as a file that could be used
+    Config,
+    /// Serve the embedded DynamoDB and S3 for other processes until interrupted
+    Stack(commands::stack::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let log = tracing_subscriber::EnvFilter::try_from_env("RUST_LOG");
+    tracing_subscriber::fmt()
+        .with_env_filter(log.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")))
+        .with_writer(std::io::stderr)
+        .init();
+    match dispatch(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("payguard: {}", text::chain(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What a command fails with: shown to a person, with all its causes.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
+    match cli.command {
+        Command::Demo(args) => commands::demo::run(&args, &cli.config),
+        Command::Run(args) => commands::run::run(&args, &cli.config),
+        Command::Generate(args) => commands::generate::run(&args),
+        Command::Status(args) => commands::status::run(&args, &cli.config),
+        Command::Topology(args) => commands::topology::run(&args, &cli.config),
+        Command::Keys(args) => commands::keys::run(&args),
+        Command::Config => commands::print_config(&cli.config),
+        Command::Stack(args) => commands::stack::run(&args, &cli.config),
+    }
+}

@@ -1,1 +1,23 @@
-//! placeholder
+//! What the protocol tests have in common: data, and a driver of the whole pipeline on a simulated world.
+
+pub mod account;
+pub mod data;
+pub mod pipeline;
+
+pub use account::account;
+pub use data::{Shape, records};
+pub use pipeline::{Feed, Order, Outputs, Pipeline, Restart, Setup, reads, run_to_end, undisturbed};
+
+/// The seeds to run: those of `SIM_SEEDS` (`17`, `3,17` or `0..500`), otherwise the first `count`.
+///
+/// # Panics
+/// When `SIM_SEEDS` is something else.
+#[must_use]
+pub fn seeds(count: u64) -> Vec<u64> {
+    let Ok(text) = std::env::var("SIM_SEEDS") else { return (0..count).collect() };
+    let number = |part: &str| part.trim().parse::<u64>().expect("SIM_SEEDS is `17`, `3,17` or `0..500`");
+    match text.split_once("..") {
+        Some((from, to)) => (number(from)..number(to)).collect(),
+        None => text.split(',').map(number).collect(),
+    }
+}

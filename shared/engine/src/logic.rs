@@ -123,7 +123,7 @@ impl Collector {
 }
 
 /// The operators of one task of a stage. In-memory only and synchronous; the engine drives it.
-pub trait StageLogic: Send {
+pub trait StageLogic: Send + Sync {
     /// Handles a record of input stream number `stream` (the order in the topology).
     ///
     /// # Errors
@@ -179,7 +179,7 @@ pub struct PageBody {
 }
 
 /// The keyed state of one operator in one task.
-pub trait OperatorState: Send {
+pub trait OperatorState: Send + Sync {
     /// Permanent id of the operator.
     fn operator(&self) -> &'static str;
 
@@ -209,7 +209,7 @@ pub trait OperatorState: Send {
 }
 
 /// A source stage's operators: raw records of one Kafka partition in, output streams out.
-pub trait SourceLogic: Send {
+pub trait SourceLogic: Send + Sync {
     /// Handles one record; returns the time that moves the partition's watermark, if any.
     ///
     /// The collector's watermark is the one made by the records before this one.
@@ -233,7 +233,7 @@ pub struct SourceRecord<'a> {
 }
 
 /// A sink stage: turns stream records into what its topic or table holds.
-pub trait SinkLogic: Send {
+pub trait SinkLogic: Send + Sync {
     /// Renders a record of input stream number `stream`.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! What the engine needs from the outside, as traits. The adapters are in `shared/aws`, the files in `shared/local`.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use payguard_model::{KeyGroup, ProcessingTime};
@@ -143,7 +145,9 @@ pub struct SinkBatch {
     /// The commit these records belong to; the sink must be at `seq - 1`.
     pub seq: Seq,
     /// The task's inputs after the batch: the sink stores them with the records.
-    pub inputs: std::collections::BTreeMap<String, InputState>,
+    pub inputs: BTreeMap<String, InputState>,
+    /// What was counted in the batch; stored with the position, so that no count is lost with an answer.
+    pub counters: BTreeMap<String, u64>,
     /// The records, in order.
     pub records: Vec<SinkRecord>,
 }
@@ -154,7 +158,9 @@ pub struct SinkPosition {
     /// The newest batch.
     pub seq: Seq,
     /// The task's inputs after it.
-    pub inputs: std::collections::BTreeMap<String, InputState>,
+    pub inputs: BTreeMap<String, InputState>,
+    /// What was counted in it.
+    pub counters: BTreeMap<String, u64>,
 }
 
 /// What a sink said to a batch.

@@ -22,6 +22,11 @@ use crate::ids::{InputId, StageId, TaskId};
 use crate::merge::Alignment;
 use crate::store::{AttemptIds, Clock, Ledger, SegmentStore, StateTable, Waker};
 
+/// Counters of records read begin with this, the stream's name follows.
+pub const IN: &str = "in.";
+/// Counters of records emitted begin with this, the stream's name follows.
+pub const OUT: &str = "out.";
+
 /// What tasks are run with.
 #[derive(Clone)]
 pub struct Env {

@@ -1,1 +1,7 @@
-//! placeholder
+//! Everything on one machine: the embedded stack, the runner of all stages in one process, files as source and sink.
+
+pub mod accounting;
+pub mod embedded;
+pub mod file_sink;
+pub mod file_source;
+pub mod runner;

@@ -170,7 +170,7 @@ impl Default for Engine {
 }
 
 impl Config {
-    /// Reads the file, if any, then the variables, then `key=value` overrides.
+    /// Reads the file, if any, then the variables, then `key=value` overrides, on top of this configuration.
     ///
     /// `variables` are those of the environment; only names that begin with `PAYGUARD_` count, and of those each must
     /// name a key (`PAYGUARD_RULES_VELOCITY_MAX_PAYMENTS`) or be one of `reserved`.
@@ -178,17 +178,23 @@ impl Config {
     /// # Errors
     /// When a key is unknown or a value does not fit.
     pub fn load(
+        self,
         file: Option<&Path>,
         variables: impl IntoIterator<Item = (String, String)>,
         reserved: &[&str],
         overrides: &[(String, String)],
     ) -> Result<Config, ConfigError> {
-        let mut config = Config::default();
+        let mut config = self;
         if let Some(path) = file {
             let name = path.display().to_string();
             let text = std::fs::read_to_string(path)
                 .map_err(|source| ConfigError::File { path: name.clone(), source })?;
-            config = toml::from_str(&text).map_err(|e| invalid(&name, e.to_string().trim_end()))?;
+            let unreadable = |e: toml::de::Error| invalid(&name, e.to_string().trim_end());
+            // Read twice: as a configuration, so that an unknown key is an error at its line; as a table, to know what is set.
+            toml::from_str::<Config>(&text).map_err(unreadable)?;
+            let mut table = config.table();
+            overlay(&mut table, text.parse::<Table>().map_err(unreadable)?);
+            config = table.try_into().map_err(unreadable)?;
         }
         let mut variables: Vec<_> = variables.into_iter().filter(|(name, _)| name.starts_with("PAYGUARD_")).collect();
         variables.sort();
@@ -220,6 +226,18 @@ impl Config {
             policy.unknown_fields = payguard_model::parse::UnknownFields::Ignore;
         }
         policy
+    }
+
+    /// The numbers the engine runs with.
+    #[must_use]
+    pub fn settings(&self) -> payguard_engine::task::Settings {
+        payguard_engine::task::Settings {
+            records_per_commit: self.engine.records_per_commit,
+            inline_bytes: self.engine.inline_bytes,
+            flush_every_ms: self.engine.flush_every_ms,
+            flush_bytes: self.engine.flush_bytes,
+            ..payguard_engine::task::Settings::default()
+        }
     }
 
     /// The language of alert details.
@@ -307,6 +325,17 @@ impl Config {
     }
 }
 
+fn overlay(base: &mut Table, over: Table) {
+    for (name, value) in over {
+        match (base.get_mut(&name), value) {
+            (Some(Value::Table(inner)), Value::Table(value)) => overlay(inner, value),
+            (_, value) => {
+                base.insert(name, value);
+            }
+        }
+    }
+}
+
 /// The variable that sets a key.
 #[must_use]
 pub fn variable(key: &str) -> String {
@@ -359,7 +388,7 @@ mod tests {
         let own = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
             pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
         };
-        Config::load(None, own(variables), &["PAYGUARD_TABLE"], &own(overrides))
+        Config::default().load(None, own(variables), &["PAYGUARD_TABLE"], &own(overrides))
     }
 
     #[test]

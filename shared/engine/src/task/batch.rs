@@ -1,5 +1,7 @@
 //! One batch of a consumer task: merged records through the operators, synchronously.
 
+use std::collections::BTreeMap;
+
 use payguard_model::{EventTime, ProcessingTime};
 
 use super::{Settings, TaskPlan};
@@ -13,6 +15,8 @@ use crate::store::SinkRecord;
 pub(super) struct Batch {
     /// Records taken.
     pub(super) records: usize,
+    /// The same by stream.
+    pub(super) by_stream: BTreeMap<String, u64>,
     /// The task's watermark afterwards, and whether all inputs are idle.
     pub(super) watermark: EventTime,
     pub(super) idle: bool,
@@ -53,7 +57,7 @@ pub(super) fn run_operators(
     out: &mut Collector,
 ) -> Result<Batch, EngineError> {
     logic.on_processing_time(out);
-    let (mut records, mut bytes) = (0, 0);
+    let (mut counts, mut records, mut bytes) = (Vec::new(), 0, 0);
     loop {
         advance(logic, merger.watermark().0, out);
         if records >= settings.records_per_commit || bytes >= settings.bytes_per_commit {
@@ -62,9 +66,11 @@ pub(super) fn run_operators(
         let Some(record) = take(plan, merger)? else { break };
         bytes += record.payload.len();
         records += 1;
+        count(&mut counts, record.stream);
         logic.on_record(record.stream, &record.payload, out).map_err(|e| bad_record(plan, record.stream, &e))?;
     }
-    Ok(Batch { records, watermark: out.watermark(), idle: merger.watermark().1 })
+    let by_stream = name_counts(plan, &counts);
+    Ok(Batch { records, by_stream, watermark: out.watermark(), idle: merger.watermark().1 })
 }
 
 /// Renders records for a sink until the buffers or the limits of a commit end.
@@ -78,17 +84,32 @@ pub(super) fn run_sink(
     logic: &dyn SinkLogic,
     before: EventTime,
 ) -> Result<(Batch, Vec<SinkRecord>), EngineError> {
-    let (mut rendered, mut bytes) = (Vec::new(), 0);
+    let (mut counts, mut rendered, mut bytes) = (Vec::new(), Vec::new(), 0);
     loop {
         if rendered.len() >= settings.records_per_commit || bytes >= settings.bytes_per_commit {
             break;
         }
         let Some(record) = take(plan, merger)? else { break };
         bytes += record.payload.len();
+        count(&mut counts, record.stream);
         rendered.push(logic.render(record.stream, &record.payload).map_err(|e| bad_record(plan, record.stream, &e))?);
     }
     let (watermark, idle) = merger.watermark();
-    Ok((Batch { records: rendered.len(), watermark: watermark.max(before), idle }, rendered))
+    let by_stream = name_counts(plan, &counts);
+    Ok((Batch { records: rendered.len(), by_stream, watermark: watermark.max(before), idle }, rendered))
+}
+
+fn count(counts: &mut Vec<u64>, stream: usize) {
+    if counts.len() <= stream {
+        counts.resize(stream + 1, 0);
+    }
+    counts[stream] += 1;
+}
+
+fn name_counts(plan: &TaskPlan, counts: &[u64]) -> BTreeMap<String, u64> {
+    let count_of = |number: &usize| counts.get(*number).copied().filter(|n| *n > 0);
+    let streams = plan.upstreams.iter().flat_map(|u| &u.streams);
+    streams.filter_map(|(name, number)| count_of(number).map(|n| (name.clone(), n))).collect()
 }
 
 fn take(plan: &TaskPlan, merger: &mut Merger) -> Result<Option<MergedRecord>, EngineError> {

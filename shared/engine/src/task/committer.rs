@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::retry::patiently;
-use super::{Env, TaskPlan};
+use super::{Env, OUT, TaskPlan};
 use crate::commit::{AfterReply, CommitOutcome, Resolution, after_reply, check_succession, moved, resolve};
 use crate::error::EngineError;
 use crate::ids::{Attempt, InputId, Seq, TaskId};
@@ -65,7 +65,7 @@ async fn lay_out(
     let seq = head.seq + 1;
     let (from, to) = moved(&head.inputs, &proposal.inputs, proposal.untouched);
     let segment = store_segment(env, task, seq, attempt, &proposal.segment.bytes).await?;
-    let row = CommitRow {
+    let mut row = CommitRow {
         seq,
         attempt: attempt.0.clone(),
         from,
@@ -80,6 +80,9 @@ async fn lay_out(
         code: env.settings.code.clone(),
         generation: head.generation,
     };
+    for slice in &row.slices {
+        *row.counters.entry(format!("{OUT}{}", slice.stream)).or_default() += u64::from(slice.count);
+    }
     let mut counters = head.counters.clone();
     for (name, by) in &row.counters {
         *counters.entry(name.clone()).or_default() += by;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use payguard_model::{EventTime, ProcessingTime};
 
 use super::batch::{self, Batch};
+use super::IN;
 use super::committer::{Proposal, commit, wake_consumers};
 use super::flush::{dirty_bytes, flush};
 use super::recover::{apply_rows, load_state};
@@ -167,13 +168,16 @@ impl ConsumerTask {
         proposal.idle = batch.idle;
         proposal.took_input = batch.records > 0;
         proposal.inputs = live.merger.states().map(|(id, state)| (id.clone(), *state)).collect();
-        proposal.counters.insert("records_in".to_owned(), batch.records as u64);
+        for (stream, records) in &batch.by_stream {
+            proposal.counters.insert(format!("{IN}{stream}"), *records);
+        }
         if !worth_committing(live, &proposal, &batch, now) {
             return Ok(None);
         }
         if let Body::Sink(_, sink) = &live.body {
             let seq = Seq(live.head.seq).next();
-            let write = SinkBatch { seq, inputs: proposal.inputs.clone(), records: rendered };
+            let (inputs, counters) = (proposal.inputs.clone(), proposal.counters.clone());
+            let write = SinkBatch { seq, inputs, counters, records: rendered };
             let reply = patiently(settings, || sink.write(&self.plan.task, &write)).await?;
             if let SinkReply::Elsewhere(position) = reply {
                 tracing::info!(task = %self.plan.task, %seq, sink = %position.seq, "sink is elsewhere");
@@ -257,7 +261,7 @@ impl ConsumerTask {
             watermark_ms: watermark,
             idle: head.idle,
             segment: Segment::default(),
-            counters: BTreeMap::new(),
+            counters: position.counters,
             gauges: BTreeMap::new(),
             now_ms: self.env.clock.now().0,
             took_input: true,

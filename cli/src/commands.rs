@@ -1,0 +1,23 @@
+//! The commands, one file each.
+
+pub(crate) mod demo;
+pub(crate) mod generate;
+pub(crate) mod keys;
+pub(crate) mod run;
+pub(crate) mod stack;
+pub(crate) mod status;
+pub(crate) mod summary;
+pub(crate) mod topology;
+
+use std::process::ExitCode;
+
+use payguard_topology::Config;
+
+use crate::Failure;
+use crate::config::ConfigArgs;
+
+/// `payguard config`.
+pub(crate) fn print_config(config: &ConfigArgs) -> Result<ExitCode, Failure> {
+    print!("{}", config.load(Config::default())?.to_toml());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,21 @@
+//! `payguard topology`: stages, operators and streams.
+
+use std::process::ExitCode;
+
+use payguard_topology::{Config, payguard};
+
+use crate::Failure;
+use crate::config::ConfigArgs;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Draw a Mermaid flow chart instead of text
+    #[arg(long)]
+    mermaid: bool,
+}
+
+pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure> {
+    let topology = payguard(&config.load(Config::default())?);
+    print!("{}", if args.mermaid { topology.to_mermaid() } else { topology.to_text() });
+    Ok(ExitCode::SUCCESS)
+}

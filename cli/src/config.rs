@@ -1,0 +1,64 @@
+//! Where the configuration comes from: a file, the environment, flags.
+
+use std::path::{Path, PathBuf};
+
+use payguard_topology::{Config, ConfigError};
+
+/// Read when it is in the working directory and no other file is named.
+const DEFAULT_FILE: &str = "payguard.toml";
+
+#[derive(clap::Args)]
+pub(crate) struct ConfigArgs {
+    /// Configuration file [default: payguard.toml if it exists]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Configuration")]
+    config: Option<PathBuf>,
+    /// Set one key, for example rules.velocity_max_payments=3 (also PAYGUARD_RULES_VELOCITY_MAX_PAYMENTS=3)
+    #[arg(long, global = true, value_name = "KEY=VALUE", value_parser = key_value, help_heading = "Configuration")]
+    set: Vec<(String, String)>,
+    /// Payments of a card allowed within a minute
+    #[arg(long, global = true, value_name = "N", help_heading = "Configuration")]
+    velocity_max_payments: Option<i64>,
+    /// Amount a card may spend within 10 minutes, minor units
+    #[arg(long, global = true, value_name = "N", help_heading = "Configuration")]
+    amount_spike_limit_minor: Option<i64>,
+    /// Language of alert details: en or ru
+    #[arg(long, global = true, value_name = "LANGUAGE", help_heading = "Configuration")]
+    detail_language: Option<String>,
+    /// Operators to run: all, core (without card sessions), or ids separated by commas
+    #[arg(long, global = true, value_name = "LIST", help_heading = "Configuration")]
+    operators: Option<String>,
+    /// Shards of every stage with keyed state
+    #[arg(long, global = true, value_name = "N", help_heading = "Configuration")]
+    shards: Option<u32>,
+    /// Records in one commit at most
+    #[arg(long, global = true, value_name = "N", help_heading = "Configuration")]
+    rows_per_commit: Option<usize>,
+}
+
+impl ConfigArgs {
+    /// The effective configuration, on top of a command's own defaults.
+    pub(crate) fn load(&self, base: Config) -> Result<Config, ConfigError> {
+        let default = Path::new(DEFAULT_FILE);
+        let file = self.config.as_deref().or_else(|| default.exists().then_some(default));
+        base.load(file, std::env::vars(), &[], &self.overrides())
+    }
+
+    fn overrides(&self) -> Vec<(String, String)> {
+        let mut overrides = self.set.clone();
+        let mut set = |key: &str, value: Option<String>| overrides.extend(value.map(|v| (key.to_owned(), v)));
+        set("rules.velocity_max_payments", self.velocity_max_payments.map(|n| n.to_string()));
+        set("rules.amount_spike_limit_minor", self.amount_spike_limit_minor.map(|n| n.to_string()));
+        set("detail_language", self.detail_language.clone());
+        set("operators", self.operators.clone());
+        set("engine.records_per_commit", self.rows_per_commit.map(|n| n.to_string()));
+        for stage in ["dedup", "window", "rules"] {
+            set(&format!("shards.{stage}"), self.shards.map(|n| n.to_string()));
+        }
+        overrides
+    }
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
+    Ok((key.trim().to_owned(), value.trim().to_owned()))
+}

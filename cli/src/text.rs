@@ -1,0 +1,77 @@
+//! Small things for people: numbers, times, errors.
+
+use std::error::Error;
+
+use payguard_model::EventTime;
+
+/// An error and its causes on one line.
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// 1234567 as `1,234,567`.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Milliseconds as the largest unit that says something.
+pub(crate) fn duration(ms: i64) -> String {
+    match ms.unsigned_abs() {
+        0..=999 => format!("{ms} ms"),
+        1_000..=119_999 => format!("{:.1} s", ms as f64 / 1e3),
+        120_000..=7_199_999 => format!("{:.1} min", ms as f64 / 6e4),
+        _ => format!("{:.1} h", ms as f64 / 3.6e6),
+    }
+}
+
+/// Bytes with a binary unit.
+pub(crate) fn bytes(bytes: u64) -> String {
+    match bytes {
+        0..=1_023 => format!("{bytes} B"),
+        1_024..=1_048_575 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        _ => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+    }
+}
+
+/// A watermark as a UTC time of day, `none` or `end`.
+pub(crate) fn time_of_day(time: EventTime) -> String {
+    if time == EventTime::MIN || time == EventTime::MAX {
+        return time.to_string();
+    }
+    let ms = time.0.rem_euclid(86_400_000);
+    format!("{:02}:{:02}:{:02}.{:03}", ms / 3_600_000, ms / 60_000 % 60, ms / 1_000 % 60, ms % 1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(duration(999), "999 ms");
+        assert_eq!(duration(61_500), "61.5 s");
+        assert_eq!(time_of_day(EventTime(1_794_085_494_920)), "21:04:54.920");
+        assert_eq!(time_of_day(EventTime::MAX), "end");
+        assert_eq!(bytes(1_536), "1.5 KiB");
+    }
+}

@@ -1,0 +1,190 @@
+//! All stages in one process: every consumer task loops in a task of its own, woken by the tasks before it.
+//!
+//! The same handlers and adapters as in Lambda; only the wake-ups are in memory.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use payguard_dedup as dedup;
+use payguard_engine::store::{AttemptIds, Clock, Sink, Waker};
+use payguard_engine::task::consumer::{ConsumerTask, MakeBody};
+use payguard_engine::task::source::SourceTask;
+use payguard_engine::task::{Budget, Env};
+use payguard_engine::{Attempt, EngineError, Head, StageId, TaskId};
+use payguard_model::ProcessingTime;
+use payguard_publish as publish;
+use payguard_topology::{Config, StageKind, Topology, stage};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+/// A task looks for input this often even without a wake-up.
+const SWEEP: Duration = Duration::from_secs(1);
+/// One invocation ends after this long, milliseconds.
+const INVOCATION_MS: i64 = 5_000;
+/// And after this many commits.
+const INVOCATION_COMMITS: u32 = 256;
+
+/// Wake-ups within the process.
+#[derive(Default)]
+pub struct LocalWaker {
+    tasks: Mutex<BTreeMap<TaskId, Arc<Notify>>>,
+}
+
+impl LocalWaker {
+    /// The signal of a task.
+    #[must_use]
+    pub fn signal(&self, task: &TaskId) -> Arc<Notify> {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.entry(task.clone()).or_default().clone()
+    }
+}
+
+#[async_trait]
+impl Waker for LocalWaker {
+    async fn wake(&self, task: &TaskId) {
+        self.signal(task).notify_one();
+    }
+}
+
+/// The machine's clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[allow(clippy::disallowed_methods, reason = "this is the one place where the clock is read")]
+    fn now(&self) -> ProcessingTime {
+        let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        ProcessingTime(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
+    }
+}
+
+/// Random attempt ids.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RandomAttempts;
+
+impl AttemptIds for RandomAttempts {
+    fn next(&self) -> Attempt {
+        Attempt(uuid::Uuid::new_v4().to_string())
+    }
+}
+
+/// A pipeline in this process.
+#[derive(Clone)]
+pub struct LocalPipeline {
+    /// Stages and streams.
+    pub topology: Arc<Topology>,
+    /// Its configuration.
+    pub config: Arc<Config>,
+    /// What its tasks are run with; its waker must be the one given here.
+    pub env: Env,
+    waker: Arc<LocalWaker>,
+    sink: Arc<dyn Sink>,
+}
+
+/// The consumer tasks at work.
+pub struct Running {
+    tasks: JoinSet<Result<(), EngineError>>,
+}
+
+impl LocalPipeline {
+    /// A pipeline over stores and a sink.
+    #[must_use]
+    pub fn new(config: Arc<Config>, env: Env, sink: Arc<dyn Sink>) -> LocalPipeline {
+        let waker = Arc::new(LocalWaker::default());
+        let topology = Arc::new(payguard_topology::payguard(&config));
+        let env = Env { waker: waker.clone(), ..env };
+        LocalPipeline { topology, config, env, waker, sink }
+    }
+
+    /// The source task of a partition.
+    #[must_use]
+    pub fn source(&self, partition: i32) -> SourceTask {
+        let id = TaskId::partition(&StageId::new(stage::PARSE), &self.config.source.topic, partition);
+        let plan = self.topology.plan(&id).expect("the topology has the stage parse");
+        SourceTask::new(self.env.clone(), plan, &payguard_parse::make(&self.config, &self.topology))
+    }
+
+    /// A task of a stage that reads upstream logs.
+    #[must_use]
+    pub fn consumer(&self, id: &TaskId) -> Option<ConsumerTask> {
+        let plan = self.topology.plan(id)?;
+        Some(ConsumerTask::new(self.env.clone(), plan, self.body(&id.stage)?))
+    }
+
+    /// Starts all consumer tasks. Each ends when its input has ended.
+    #[must_use]
+    pub fn start(&self) -> Running {
+        let mut tasks = JoinSet::new();
+        for id in self.topology.consumer_tasks() {
+            if let Some(task) = self.consumer(&id) {
+                let (signal, clock) = (self.waker.signal(&id), self.env.clock.clone());
+                tasks.spawn(async move { run_to_the_end(task, &signal, &*clock).await });
+            }
+        }
+        Running { tasks }
+    }
+
+    /// The heads of all tasks, sources included, in the order of the topology.
+    ///
+    /// # Errors
+    /// When the ledger fails.
+    pub async fn heads(&self) -> Result<Vec<(TaskId, Head)>, EngineError> {
+        let mut heads = Vec::new();
+        for stage in &self.topology.stages {
+            let tasks = match stage.kind {
+                StageKind::Source { .. } => self.env.ledger.tasks(&stage.id).await?,
+                StageKind::Operators | StageKind::Sink => {
+                    (0..stage.shards).map(|shard| TaskId::shard(&stage.id, shard)).collect()
+                }
+                StageKind::Schedule => Vec::new(),
+            };
+            for task in tasks {
+                let head = self.env.ledger.load_head(&task).await?.unwrap_or_else(Head::empty);
+                heads.push((task, head));
+            }
+        }
+        Ok(heads)
+    }
+
+    fn body(&self, id: &StageId) -> Option<MakeBody> {
+        match &*id.0 {
+            stage::DEDUP => Some(dedup::make(&self.topology)),
+            stage::WINDOW => Some(payguard_window::make(&self.topology)),
+            stage::RULES => Some(payguard_rules::make(&self.config, &self.topology)),
+            stage::PUBLISH => Some(publish::make(&self.topology, self.sink.clone())),
+            stage::TOTALS => Some(payguard_totals::make(self.sink.clone())),
+            _ => None,
+        }
+    }
+}
+
+impl Running {
+    /// Waits until every task's input has ended, or one fails.
+    ///
+    /// # Errors
+    /// The first failure; the other tasks are stopped, as by a crash.
+    pub async fn finished(&mut self) -> Result<(), EngineError> {
+        while let Some(done) = self.tasks.join_next().await {
+            match done {
+                Ok(result) => result?,
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn run_to_the_end(mut task: ConsumerTask, signal: &Notify, clock: &dyn Clock) -> Result<(), EngineError> {
+    loop {
+        let budget = Budget { until: clock.now().plus(INVOCATION_MS), commits: INVOCATION_COMMITS };
+        let report = task.run(budget).await?;
+        if report.ended {
+            return Ok(());
+        }
+        if !report.more {
+            let _ = tokio::time::timeout(SWEEP, signal.notified()).await;
+        }
+    }
+}

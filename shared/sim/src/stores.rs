@@ -1,0 +1,247 @@
+//! The engine's store traits on the world.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use payguard_engine::lease::may_take;
+use payguard_engine::page::{Page, PageAddress};
+use payguard_engine::store::{
+    AttemptIds, Clock, CommitReply, LeaseReply, Ledger, PutReply, RowLimits, SegmentStore, Sink, SinkBatch,
+    SinkPosition, SinkReply, StateTable, Waker,
+};
+use payguard_engine::{Attempt, CommitRow, Head, Seq, StageId, StoreError, StoreErrorKind, TaskId};
+use payguard_model::{KeyGroup, ProcessingTime};
+use prost::Message;
+
+use crate::check::check_commit;
+use crate::faults::OpKind;
+use crate::world::{SimWorld, World};
+
+fn corrupt(operation: &'static str, target: impl Into<String>, detail: impl ToString) -> StoreError {
+    StoreError::new(StoreErrorKind::Corrupt, operation, target, detail.to_string())
+}
+
+#[async_trait]
+impl Ledger for SimWorld {
+    async fn load_head(&self, task: &TaskId) -> Result<Option<Head>, StoreError> {
+        let wanted = task.clone();
+        let load = move |world: &mut World| Ok(world.logs.get(&wanted).and_then(|log| log.head.clone()));
+        self.operate(OpKind::LoadHead, task.to_string(), load, None).await
+    }
+
+    async fn commit(&self, task: &TaskId, head: &Head, row: &CommitRow) -> Result<CommitReply, StoreError> {
+        // Through their stored form, as with a real table.
+        let (owner, head, row) = (task.clone(), head.encode_to_vec(), row.encode_to_vec());
+        let commit = move |world: &mut World| {
+            let bad = |e: prost::DecodeError| corrupt("commit", owner.to_string(), e);
+            world.commit(&owner, Head::decode(&head[..]).map_err(bad)?, CommitRow::decode(&row[..]).map_err(bad)?)
+        };
+        self.operate(OpKind::Commit, task.to_string(), commit, Some(CommitReply::Unknown("simulated".into()))).await
+    }
+
+    async fn load_row(&self, task: &TaskId, seq: Seq) -> Result<Option<CommitRow>, StoreError> {
+        let wanted = task.clone();
+        let load = move |world: &mut World| Ok(world.logs.get(&wanted).and_then(|log| log.rows.get(&seq.0).cloned()));
+        self.operate(OpKind::LoadRow, format!("{task} {seq}"), load, None).await
+    }
+
+    async fn load_rows(&self, task: &TaskId, after: Seq, limits: RowLimits) -> Result<Vec<CommitRow>, StoreError> {
+        let wanted = task.clone();
+        let load = move |world: &mut World| {
+            let Some(log) = world.logs.get(&wanted) else { return Ok(Vec::new()) };
+            let rows: Vec<_> = log.rows.range(after.0 + 1..).take(limits.rows as usize).map(|(_, r)| r.clone()).collect();
+            match (after.0 + 1..).zip(&rows).find(|(seq, row)| *seq != row.seq) {
+                Some((seq, _)) => Err(corrupt("load rows", format!("{wanted} {seq}"), "the row is missing")),
+                None => Ok(rows),
+            }
+        };
+        self.operate(OpKind::LoadRows, format!("{task} after {after}"), load, None).await
+    }
+
+    async fn register(&self, task: &TaskId) -> Result<(), StoreError> {
+        let task = task.clone();
+        let target = task.to_string();
+        let register = move |world: &mut World| {
+            world.registry.entry(task.stage.clone()).or_default().insert(task);
+            Ok(())
+        };
+        self.operate(OpKind::Register, target, register, None).await
+    }
+
+    async fn tasks(&self, stage: &StageId) -> Result<Vec<TaskId>, StoreError> {
+        let wanted = stage.clone();
+        let load = move |world: &mut World| Ok(world.registry.get(&wanted).into_iter().flatten().cloned().collect());
+        self.operate(OpKind::Tasks, stage.to_string(), load, None).await
+    }
+
+    async fn acquire_lease(
+        &self,
+        task: &TaskId,
+        owner: &str,
+        now: ProcessingTime,
+        until: ProcessingTime,
+    ) -> Result<LeaseReply, StoreError> {
+        let (target, task, owner) = (task.to_string(), task.clone(), owner.to_owned());
+        let acquire = move |world: &mut World| {
+            let lease = &mut world.logs.entry(task).or_default().lease;
+            if may_take(lease.as_ref().map(|(holder, until)| (holder.as_str(), *until)), &owner, now) {
+                *lease = Some((owner, until));
+                return Ok(LeaseReply::Acquired);
+            }
+            let until = lease.as_ref().map_or(now, |(_, until)| *until);
+            Ok(LeaseReply::Held { until })
+        };
+        self.operate(OpKind::AcquireLease, target, acquire, None).await
+    }
+
+    async fn release_lease(&self, task: &TaskId, owner: &str) -> Result<(), StoreError> {
+        let (target, task, owner) = (task.to_string(), task.clone(), owner.to_owned());
+        let release = move |world: &mut World| {
+            if let Some(log) = world.logs.get_mut(&task) {
+                log.lease.take_if(|(holder, _)| *holder == owner);
+            }
+            Ok(())
+        };
+        self.operate(OpKind::ReleaseLease, target, release, None).await
+    }
+}
+
+impl World {
+    fn commit(&mut self, task: &TaskId, head: Head, row: CommitRow) -> Result<CommitReply, StoreError> {
+        if head.seq != row.seq || head.attempt != row.attempt || row.seq == 0 {
+            return Err(StoreError::new(StoreErrorKind::Invalid, "commit", task.to_string(), "head and row differ"));
+        }
+        let remembers_tokens = self.plan.remembers_tokens;
+        let log = self.logs.entry(task.clone()).or_default();
+        if remembers_tokens && log.rows.get(&row.seq).is_some_and(|r| r.attempt == row.attempt) {
+            return Ok(CommitReply::Committed);
+        }
+        let at = log.head.as_ref().map_or(0, |h| h.seq);
+        if at + 1 != row.seq || log.rows.contains_key(&row.seq) {
+            return Ok(CommitReply::Refused);
+        }
+        if let Err(violation) = check_commit(log, &head, &row) {
+            self.violations.push(format!("{task} seq {}: {violation}", row.seq));
+        }
+        log.rows.insert(row.seq, row);
+        log.head = Some(head);
+        Ok(CommitReply::Committed)
+    }
+}
+
+#[async_trait]
+impl StateTable for SimWorld {
+    async fn load_pages(&self, stage: &StageId, group: KeyGroup) -> Result<Vec<Page>, StoreError> {
+        let wanted = stage.clone();
+        let load = move |world: &mut World| {
+            let first = PageAddress {
+                stage: wanted.clone(),
+                group: group.0,
+                operator: String::new(),
+                page: String::new(),
+            };
+            let pages = world.pages.range(first..).map(|(_, page)| page);
+            Ok(pages.take_while(|p| p.address.stage == wanted && p.address.group == group.0).cloned().collect())
+        };
+        self.operate(OpKind::LoadPages, format!("{stage}#{}", group.0), load, None).await
+    }
+
+    async fn put_page(&self, page: &Page) -> Result<PutReply, StoreError> {
+        let (target, page) = (page.address.to_string(), page.clone());
+        let put = move |world: &mut World| {
+            if world.pages.get(&page.address).is_some_and(|old| old.version >= page.version) {
+                return Ok(PutReply::Stale);
+            }
+            world.pages.insert(page.address.clone(), page);
+            Ok(PutReply::Written)
+        };
+        self.operate(OpKind::PutPage, target, put, None).await
+    }
+
+    async fn delete_page(&self, address: &PageAddress, version: u64) -> Result<(), StoreError> {
+        let address = address.clone();
+        let target = address.to_string();
+        let delete = move |world: &mut World| {
+            if world.pages.get(&address).is_some_and(|old| old.version <= version) {
+                world.pages.remove(&address);
+            }
+            Ok(())
+        };
+        self.operate(OpKind::DeletePage, target, delete, None).await
+    }
+}
+
+#[async_trait]
+impl SegmentStore for SimWorld {
+    async fn put(&self, key: &str, bytes: Bytes) -> Result<(), StoreError> {
+        let key = key.to_owned();
+        let target = key.clone();
+        let put = move |world: &mut World| {
+            if let Some(old) = world.objects.get(&key)
+                && *old != bytes
+            {
+                world.violations.push(format!("object {key} is overwritten with other bytes"));
+            }
+            world.objects.insert(key, bytes);
+            Ok(())
+        };
+        self.operate(OpKind::PutObject, target, put, None).await
+    }
+
+    async fn get(&self, key: &str, offset: u64, len: u64) -> Result<Bytes, StoreError> {
+        let wanted = key.to_owned();
+        let get = move |world: &mut World| {
+            let object =
+                world.objects.get(&wanted).ok_or_else(|| corrupt("get object", &wanted, "object missing"))?;
+            let from = usize::try_from(offset).unwrap_or(usize::MAX).min(object.len());
+            let len = usize::try_from(len).unwrap_or(usize::MAX).min(object.len() - from);
+            Ok(object.slice(from..from + len))
+        };
+        self.operate(OpKind::GetObject, key.to_owned(), get, None).await
+    }
+}
+
+#[async_trait]
+impl Sink for SimWorld {
+    async fn position(&self, task: &TaskId) -> Result<SinkPosition, StoreError> {
+        let wanted = task.clone();
+        let load = move |world: &mut World| {
+            Ok(world.sinks.get(&wanted).map(|sink| sink.position.clone()).unwrap_or_default())
+        };
+        self.operate(OpKind::SinkPosition, task.to_string(), load, None).await
+    }
+
+    async fn write(&self, task: &TaskId, batch: &SinkBatch) -> Result<SinkReply, StoreError> {
+        let (target, task, batch) = (task.to_string(), task.clone(), batch.clone());
+        let write = move |world: &mut World| {
+            let sink = world.sinks.entry(task).or_default();
+            if sink.position.seq.next() != batch.seq {
+                return Ok(SinkReply::Elsewhere(sink.position.clone()));
+            }
+            sink.records.extend(batch.records);
+            sink.position = SinkPosition { seq: batch.seq, inputs: batch.inputs, counters: batch.counters };
+            Ok(SinkReply::Written)
+        };
+        self.operate(OpKind::SinkWrite, target, write, None).await
+    }
+}
+
+#[async_trait]
+impl Waker for SimWorld {
+    async fn wake(&self, task: &TaskId) {
+        self.lock().woken.push(task.clone());
+    }
+}
+
+impl Clock for SimWorld {
+    fn now(&self) -> ProcessingTime {
+        ProcessingTime(self.lock().now_ms)
+    }
+}
+
+impl AttemptIds for SimWorld {
+    fn next(&self) -> Attempt {
+        let mut world = self.lock();
+        world.attempts += 1;
+        Attempt(format!("attempt-{}", world.attempts))
+    }
+}

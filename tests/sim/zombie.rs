@@ -1,0 +1,128 @@
+//! Two processes run the same tasks: whatever they do to each other, what is published stays the same.
+#![allow(missing_docs)]
+
+use std::pin::pin;
+
+use payguard_sim::{Fault, FaultPlan, SimWorld};
+use payguard_tests::data::NOW_MS;
+use payguard_tests::{Feed, Outputs, Pipeline, Restart, Setup, Shape, account, reads, records, run_to_end, seeds, undisturbed};
+
+/// Small commits, a flush after each.
+fn busy() -> Setup {
+    Setup::default().with(|s| {
+        s.records_per_commit = 20;
+        s.flush_every_ms = 0;
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_slept_at_any_operation_while_another_finished_changes_nothing() {
+    let feed = Feed::one(&records(11, 60, Shape::DIRTY), 17);
+    for setup in [Setup::default(), busy()] {
+        let (calm, expected) = undisturbed(&setup, &feed).await;
+        for k in 0..calm.ops() {
+            let world = SimWorld::new(NOW_MS);
+            world.plan(FaultPlan::of(1, k, Fault::Pause));
+            let sleeper = world.executor(1);
+            let mut zombie = pin!(run_to_end(&sleeper, &setup, &feed, Restart::Fresh));
+            assert!(sleeper.until_paused(&mut zombie).await.is_none(), "operation {k} is reached");
+            let outputs = run_to_end(&world.executor(2), &setup, &feed, Restart::Fresh).await;
+            assert_eq!(outputs.as_ref(), Ok(&expected), "with a sleeper at operation {k}");
+            let before = world.lock().lasting();
+            world.resume();
+            let outputs = zombie.await;
+            assert_eq!(outputs.as_ref(), Ok(&expected), "the sleeper of operation {k}");
+            assert_eq!(world.lock().lasting(), before, "the sleeper of operation {k} changed something");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_that_interleave_at_random_publish_everything_once() {
+    for seed in seeds(150) {
+        let data = records(seed, 60, Shape::COARSE);
+        let setup = if seed % 2 == 0 { Setup::default() } else { busy() };
+        let (_, expected) = undisturbed(&setup, &Feed::one(&data, 9)).await;
+        let world = SimWorld::new(NOW_MS);
+        let plan = if seed % 4 < 2 { FaultPlan::default() } else { FaultPlan::random(seed, 15, true) };
+        world.plan(plan.with_latency(seed, 40));
+        let worlds = [world.executor(1), world.executor(2), world.executor(3)];
+        let [a, b, c] = [7, 11, 30].map(|batch| Feed::one(&data, batch));
+        let results = tokio::join!(
+            run_to_end(&worlds[0], &setup, &a, Restart::Warm),
+            run_to_end(&worlds[1], &setup, &b, Restart::Fresh),
+            run_to_end(&worlds[2], &setup, &c, Restart::Warm),
+        );
+        for result in [results.0, results.1, results.2] {
+            assert_eq!(result.as_ref(), Ok(&expected), "SIM_SEEDS={seed}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn warm_processes_that_take_turns_catch_up_and_publish_everything_once() {
+    for seed in seeds(100) {
+        let mut rng = payguard_sim::Rng::new(seed);
+        let data = records(seed, 80, Shape::COARSE);
+        let setup = busy();
+        let (_, expected) = undisturbed(&setup, &Feed::one(&data, 9)).await;
+        let world = SimWorld::new(NOW_MS);
+        let mut feed = Feed::one(&data, 3);
+        let mut processes: Vec<Pipeline> = (0..3).map(|_| Pipeline::new(&world, &setup, 1)).collect();
+        let (mut delivered, reads) = (0, reads(&setup.topology()));
+        while delivered < data.len() {
+            let at = usize::try_from(rng.below(3)).expect("small");
+            let process = &mut processes[at];
+            process.deliver(&mut feed, 0).await.expect("no fault");
+            delivered += 3;
+            // Some tasks only, so that the processes are behind in different places.
+            for consumer in &mut process.consumers {
+                if rng.chance(600) {
+                    let budget = payguard_engine::task::Budget {
+                        until: payguard_model::ProcessingTime(i64::MAX),
+                        commits: 1 + u32::try_from(rng.below(3)).expect("small"),
+                    };
+                    consumer.run(budget).await.expect("no fault");
+                }
+            }
+            world.check(&reads).unwrap_or_else(|e| panic!("SIM_SEEDS={seed}: {e}"));
+        }
+        processes[0].finish().await.expect("no fault");
+        account(&world, data.len() as u64).unwrap_or_else(|e| panic!("SIM_SEEDS={seed}: {e}"));
+        assert_eq!(Outputs::of(&world), expected, "SIM_SEEDS={seed}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_whose_lease_is_held_does_nothing_until_it_is_free_and_then_misses_nothing() {
+    let data = records(3, 40, Shape::TIDY);
+    let world = SimWorld::new(NOW_MS);
+    let of = |owner: &str| Setup::default().with(|s| s.lease_owner = Some(owner.to_owned()));
+    let mut b = Pipeline::new(&world, &of("b"), 1);
+    let mut feed = Feed::one(&data, 40);
+    b.deliver(&mut feed, 0).await.expect("no fault");
+    let budget = payguard_engine::task::Budget { until: payguard_model::ProcessingTime(i64::MAX), commits: 99 };
+
+    // One sleeps inside its lease.
+    let sleeper = world.executor(1);
+    let mut asleep = Pipeline::new(&sleeper, &of("asleep"), 1);
+    world.plan(FaultPlan::of(1, 3, Fault::Pause));
+    let mut run = pin!(asleep.consumers[0].run(budget));
+    assert!(sleeper.until_paused(&mut run).await.is_none());
+    let report = b.consumers[0].run(budget).await.expect("no fault");
+    assert!(report.busy && report.commits == 0, "{report:?}");
+
+    // The lease runs out: another takes over, and the sleeper finds out when it commits.
+    world.advance_ms(10_001);
+    let report = b.consumers[0].run(budget).await.expect("no fault");
+    assert!(!report.busy && report.records > 0, "{report:?}");
+    let before = world.lock().lasting();
+    world.resume();
+    run.await.expect("no fault");
+    assert_eq!(world.lock().lasting(), before);
+
+    world.advance_ms(10_001);
+    b.finish().await.expect("no fault");
+    world.check(&reads(&Setup::default().topology())).expect("invariants");
+    assert_eq!(Outputs::of(&world).by_topic(), Setup::default().reference(&data));
+}
