@@ -15,9 +15,10 @@ use payguard_topology::Config;
 
 use crate::Failure;
 use crate::config::ConfigArgs;
+use crate::text::print;
 
 /// `payguard config`.
 pub(crate) fn print_config(config: &ConfigArgs) -> Result<ExitCode, Failure> {
-    print!("{}", config.load(Config::default())?.to_toml());
+    print(&config.load(Config::default())?.to_toml());
     Ok(ExitCode::SUCCESS)
 }

@@ -1,9 +1,11 @@
 //! `payguard`: run, watch and inspect the pipeline from a terminal.
 
+#[macro_use]
+mod text;
+
 mod commands;
 mod config;
 mod session;
-mod text;
 
 use std::process::ExitCode;
 
@@ -67,6 +69,6 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Topology(args) => commands::topology::run(&args, &cli.config),
         Command::Keys(args) => commands::keys::run(&args),
         Command::Config => commands::print_config(&cli.config),
-        Command::Stack(args) => commands::stack::run(&args, &cli.config),
+        Command::Stack(args) => commands::stack::run(&args),
     }
 }

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use payguard_aws::dynamo::{DynamoLedger, DynamoStateTable};
 use payguard_aws::s3::S3Segments;
+use payguard_aws::system::{RandomAttempts, SystemClock};
 use payguard_aws::usage::Usage;
 use payguard_engine::task::Env;
 use payguard_local::embedded::{EmbeddedStack, StackOptions};
-use payguard_local::file_sink::{FileSink, SinkObserver};
-use payguard_local::runner::{LocalPipeline, LocalWaker, RandomAttempts, SystemClock};
+use payguard_local::endpoints::Endpoints;
+use payguard_local::runner::{LocalPipeline, LocalWaker};
+use payguard_sink_file::{FileSink, SinkObserver};
 use payguard_topology::Config;
 
 use crate::Failure;
@@ -31,6 +33,9 @@ impl Session {
     ) -> Result<Session, Failure> {
         let options = StackOptions { dir: state.map(Path::to_owned), ..StackOptions::default() };
         let stack = EmbeddedStack::start(options).await?;
+        if let Some(dir) = state {
+            Endpoints::of(&stack).write(dir)?;
+        }
         let usage = Arc::new(Usage::default());
         let env = env(&stack, &config, &usage);
         let topics: Vec<&str> = payguard_publish::TOPICS.into_iter().chain([payguard_totals::TABLE]).collect();

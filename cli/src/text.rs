@@ -1,6 +1,7 @@
 //! Small things for people: numbers, times, errors.
 
 use std::error::Error;
+use std::io::{ErrorKind, Write};
 
 use payguard_model::EventTime;
 
@@ -16,6 +17,21 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
         cause = error.source();
     }
     text
+}
+
+/// Prints to standard output. A reader that has gone, as in `payguard status | head`, ends the program quietly.
+pub(crate) fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => eprintln!("payguard: standard output: {error}"),
+        Ok(()) => {}
+    }
+}
+
+/// Prints a line with [`print`].
+macro_rules! say {
+    ($($text:tt)*) => { $crate::text::print(&format!("{}\n", format_args!($($text)*))) };
 }
 
 /// 1234567 as `1,234,567`.

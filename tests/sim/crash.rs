@@ -4,7 +4,7 @@
 
 use payguard_sim::{Fault, FaultPlan, OpKind, SimWorld};
 use payguard_tests::data::NOW_MS;
-use payguard_tests::{Feed, Restart, Setup, Shape, records, run_to_end, seeds, undisturbed};
+use payguard_tests::{assert_same, Feed, Restart, Setup, Shape, records, run_to_end, seeds, undisturbed};
 
 const WAYS: [(Fault, Restart); 6] = [
     (Fault::CrashBefore, Restart::Fresh),
@@ -34,7 +34,7 @@ async fn a_fault_at_any_operation_changes_nothing() {
                 world.plan(FaultPlan::at(k, fault));
                 let outputs = run_to_end(&world, &setup, &feed, restart).await;
                 let kind = calm.lock().trace[usize::try_from(k).expect("small")].1;
-                assert_eq!(outputs.as_ref(), Ok(&expected), "operation {k} ({kind:?}) {fault:?} {restart:?}");
+                assert_same(&outputs, &expected, &format!("operation {k} ({kind:?}) {fault:?} {restart:?}"));
             }
         }
     }
@@ -52,7 +52,7 @@ async fn a_fault_at_any_operation_with_two_partitions_and_shards_changes_nothing
             let world = SimWorld::new(NOW_MS);
             world.plan(FaultPlan::at(k, fault));
             let outputs = run_to_end(&world, &setup, &feed, restart).await;
-            assert_eq!(outputs.as_ref(), Ok(&expected), "operation {k} {fault:?} {restart:?}");
+            assert_same(&outputs, &expected, &format!("operation {k} {fault:?} {restart:?}"));
         }
     }
 }
@@ -73,7 +73,7 @@ async fn two_faults_at_any_two_operations_change_nothing() {
             plan.at.insert(second, other);
             world.plan(plan);
             let outputs = run_to_end(&world, &setup, &feed, restart).await;
-            assert_eq!(outputs.as_ref(), Ok(&expected), "operations {first} {fault:?}, {second} {other:?} {restart:?}");
+            assert_same(&outputs, &expected, &format!("operations {first} {fault:?}, {second} {other:?} {restart:?}"));
             pairs += 1;
         }
     }
@@ -106,7 +106,7 @@ async fn a_commit_whose_answer_is_lost_is_neither_repeated_nor_forgotten() {
                 let world = SimWorld::new(NOW_MS);
                 world.plan(FaultPlan { remembers_tokens, ..FaultPlan::at(k, fault) });
                 let outputs = run_to_end(&world, &setup, &feed, Restart::Warm).await;
-                assert_eq!(outputs.as_ref(), Ok(&expected), "commit at {k} {fault:?} tokens {remembers_tokens}");
+                assert_same(&outputs, &expected, &format!("commit at {k} {fault:?} tokens {remembers_tokens}"));
             }
         }
     }
@@ -124,7 +124,7 @@ async fn faults_at_random_change_nothing() {
         world.plan(FaultPlan::random(seed, 20, true));
         let restart = if seed % 5 < 3 { Restart::Fresh } else { Restart::Warm };
         let outputs = run_to_end(&world, &setup, &feed, restart).await;
-        assert_eq!(outputs.as_ref(), Ok(&expected), "SIM_SEEDS={seed}");
+        assert_same(&outputs, &expected, &format!("SIM_SEEDS={seed}"));
         hit += u64::from(world.ops() != calm.ops());
     }
     assert!(hit > 0, "no fault was drawn");

@@ -1,1 +1,107 @@
-//! Soon.
+//! A flush that stops at any page, also while pages are split, and one that goes on long after.
+#![allow(missing_docs)]
+
+use std::pin::pin;
+
+use payguard_model::{KEY_GROUPS, key_group};
+use payguard_sim::reference::RawRecord;
+use payguard_sim::{Fault, FaultPlan, OpKind, SimWorld};
+use payguard_tests::data::{NOW_MS, START_MS, payment_json};
+use payguard_tests::{Feed, Outputs, Restart, Setup, assert_same, run_to_end, undisturbed};
+
+/// Payments of 360 cards with long names and of one key group within 20 s, so that the group's pages are split.
+fn crowd() -> Feed {
+    let in_group = |prefix: &'static str, width: usize| {
+        (0..).map(move |i| format!("{prefix}-{i:0>width$}")).filter(|id| key_group(id, KEY_GROUPS).0 == 7)
+    };
+    let (cards, ids): (Vec<_>, Vec<_>) = (in_group("c", 60).take(360).collect(), in_group("p", 1).take(360).collect());
+    let record = |(offset, (card, id)): (i64, (&String, &String))| {
+        let time = START_MS + offset * 50;
+        let json = payment_json(id, card, "m-0001", 3_500 + offset, time);
+        RawRecord { offset, timestamp: Some(time), value: Some(json.into_bytes()) }
+    };
+    let records: Vec<_> = (0i64..).zip(cards.iter().zip(&ids)).map(record).collect();
+    // The first cards again, long after: their pages shrink and time goes on.
+    let again = (360i64..).zip(&cards).take(30).map(|(offset, card)| {
+        let time = START_MS + 400_000 + offset;
+        let json = payment_json(&format!("again-{offset}"), card, "m-0001", 3_500, time);
+        RawRecord { offset, timestamp: Some(time), value: Some(json.into_bytes()) }
+    });
+    Feed::one(&records.iter().cloned().chain(again).collect::<Vec<_>>(), 120)
+}
+
+fn setup() -> Setup {
+    Setup::default().with(|s| {
+        s.records_per_commit = 120;
+        s.flush_every_ms = 0;
+    })
+}
+
+async fn calm() -> (Outputs, Vec<(u64, OpKind)>) {
+    let (world, expected) = undisturbed(&setup(), &crowd()).await;
+    let trace = world.lock().trace.clone();
+    let pages: Vec<_> = (0u64..)
+        .zip(trace)
+        .map(|(k, (_, kind))| (k, kind))
+        .filter(|(_, kind)| matches!(kind, OpKind::PutPage | OpKind::DeletePage))
+        .collect();
+    assert!(pages.iter().any(|(_, kind)| *kind == OpKind::DeletePage), "no page was split");
+    assert!(!expected.publish.is_empty() && !expected.totals.is_empty());
+    eprintln!("PAGES {} OPS {}", pages.len(), world.ops());let t=std::time::Instant::now();undisturbed(&setup(), &crowd()).await;eprintln!("RUN {:?}",t.elapsed());let r=payguard_tests::reads(&setup().topology());let t=std::time::Instant::now();world.check(&r).expect("x");eprintln!("CHECK {:?}",t.elapsed());
+    (expected, pages)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_that_stops_at_any_page_loses_nothing() {
+    let (expected, pages) = calm().await;
+    for (k, kind) in pages {
+        for (fault, restart) in [
+            (Fault::CrashBefore, Restart::Fresh),
+            (Fault::CrashAfter, Restart::Fresh),
+            (Fault::CrashAfter, Restart::Warm),
+            (Fault::FailAfter, Restart::Warm),
+        ] {
+            let world = SimWorld::new(NOW_MS);
+            world.plan(FaultPlan::at(k, fault));
+            let outputs = run_to_end(&world, &setup(), &crowd(), restart).await;
+            assert_same(&outputs, &expected, &format!("{kind:?} {k} {fault:?} {restart:?}"));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_that_stops_and_is_then_repeated_by_a_process_that_stops_too_loses_nothing() {
+    let (expected, pages) = calm().await;
+    for (i, (k, kind)) in pages.iter().enumerate() {
+        for later in [1, 3, 150, 400] {
+            let world = SimWorld::new(NOW_MS);
+            let fault = if i % 2 == 0 { Fault::CrashAfter } else { Fault::CrashBefore };
+            let mut plan = FaultPlan::at(*k, fault);
+            plan.at.insert(k + later, Fault::CrashAfter);
+            world.plan(plan);
+            let outputs = run_to_end(&world, &setup(), &crowd(), Restart::Fresh).await;
+            assert_same(&outputs, &expected, &format!("{kind:?} {k} {fault:?} and {later} later"));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_that_goes_on_after_another_process_has_finished_harms_nothing() {
+    let (expected, pages) = calm().await;
+    for (k, kind) in pages {
+        let world = SimWorld::new(NOW_MS);
+        world.plan(FaultPlan::of(1, k, Fault::Pause));
+        let sleeper = world.executor(1);
+        let feed = crowd();
+        let (zombie_setup, setup) = (setup(), setup());
+        let mut zombie = pin!(run_to_end(&sleeper, &zombie_setup, &feed, Restart::Fresh));
+        assert!(sleeper.until_paused(&mut zombie).await.is_none(), "operation {k} is reached");
+        let outputs = run_to_end(&world.executor(2), &setup, &feed, Restart::Fresh).await;
+        assert_same(&outputs, &expected, &format!("beside {kind:?} {k}"));
+        let before = world.lock().lasting();
+        world.resume();
+        // The sleeper checks the invariants, pages included, at its end.
+        assert_same(&zombie.await, &expected, &format!("the sleeper at {kind:?} {k}"));
+        assert_eq!(world.lock().lasting(), before, "{kind:?} {k}");
+    }
+}

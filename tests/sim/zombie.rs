@@ -5,7 +5,7 @@ use std::pin::pin;
 
 use payguard_sim::{Fault, FaultPlan, SimWorld};
 use payguard_tests::data::NOW_MS;
-use payguard_tests::{Feed, Outputs, Pipeline, Restart, Setup, Shape, account, reads, records, run_to_end, seeds, undisturbed};
+use payguard_tests::{assert_same, Feed, Outputs, Pipeline, Restart, Setup, Shape, account, reads, records, run_to_end, seeds, undisturbed};
 
 /// Small commits, a flush after each.
 fn busy() -> Setup {
@@ -27,11 +27,11 @@ async fn a_process_that_slept_at_any_operation_while_another_finished_changes_no
             let mut zombie = pin!(run_to_end(&sleeper, &setup, &feed, Restart::Fresh));
             assert!(sleeper.until_paused(&mut zombie).await.is_none(), "operation {k} is reached");
             let outputs = run_to_end(&world.executor(2), &setup, &feed, Restart::Fresh).await;
-            assert_eq!(outputs.as_ref(), Ok(&expected), "with a sleeper at operation {k}");
+            assert_same(&outputs, &expected, &format!("with a sleeper at operation {k}"));
             let before = world.lock().lasting();
             world.resume();
             let outputs = zombie.await;
-            assert_eq!(outputs.as_ref(), Ok(&expected), "the sleeper of operation {k}");
+            assert_same(&outputs, &expected, &format!("the sleeper of operation {k}"));
             assert_eq!(world.lock().lasting(), before, "the sleeper of operation {k} changed something");
         }
     }
@@ -54,7 +54,7 @@ async fn processes_that_interleave_at_random_publish_everything_once() {
             run_to_end(&worlds[2], &setup, &c, Restart::Warm),
         );
         for result in [results.0, results.1, results.2] {
-            assert_eq!(result.as_ref(), Ok(&expected), "SIM_SEEDS={seed}");
+            assert_same(&result, &expected, &format!("SIM_SEEDS={seed}"));
         }
     }
 }
@@ -89,7 +89,7 @@ async fn warm_processes_that_take_turns_catch_up_and_publish_everything_once() {
         }
         processes[0].finish().await.expect("no fault");
         account(&world, data.len() as u64).unwrap_or_else(|e| panic!("SIM_SEEDS={seed}: {e}"));
-        assert_eq!(Outputs::of(&world), expected, "SIM_SEEDS={seed}");
+        assert_same(&Ok(Outputs::of(&world)), &expected, &format!("SIM_SEEDS={seed}"));
     }
 }
 

@@ -6,7 +6,7 @@ pub mod pipeline;
 
 pub use account::account;
 pub use data::{Shape, records};
-pub use pipeline::{Feed, Order, Outputs, Pipeline, Restart, Setup, reads, run_to_end, undisturbed};
+pub use pipeline::{Feed, Order, Outputs, Pipeline, Restart, Setup, assert_same, reads, run_to_end, undisturbed};
 
 /// The seeds to run: those of `SIM_SEEDS` (`17`, `3,17` or `0..500`), otherwise the first `count`.
 ///

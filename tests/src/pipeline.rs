@@ -330,6 +330,26 @@ pub async fn undisturbed(setup: &Setup, feed: &Feed) -> (SimWorld, Outputs) {
     (world, outputs)
 }
 
+/// Fails a test with the first record that differs.
+///
+/// # Panics
+/// When the run failed or published something else.
+#[track_caller]
+pub fn assert_same(found: &Result<Outputs, String>, expected: &Outputs, context: &str) {
+    let found = match found {
+        Ok(found) => found,
+        Err(error) => panic!("{context}: {error}"),
+    };
+    for (found, expected) in [(&found.publish, &expected.publish), (&found.totals, &expected.totals)] {
+        let show = |r: Option<&SinkRecord>| r.map(|r| format!("{}: {}", r.topic, String::from_utf8_lossy(&r.value)));
+        let at = (0..found.len().max(expected.len())).find(|i| found.get(*i) != expected.get(*i));
+        if let Some(at) = at {
+            let (got, wanted) = (show(found.get(at)), show(expected.get(at)));
+            panic!("{context}: record {at} of {} (expected {}):\n{got:?}\n{wanted:?}", found.len(), expected.len());
+        }
+    }
+}
+
 /// What the sinks hold.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Outputs {

@@ -54,18 +54,14 @@ pub(crate) struct LoadArgs {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let config = GeneratorConfig {
-        records: args.records,
-        start_ms: args.start,
-        confirm: args.confirm,
-        ..args.load.config()
-    };
+    let config =
+        GeneratorConfig { records: args.records, start_ms: args.start, confirm: args.confirm, ..args.load.config() };
     config.validate()?;
     let style = ProgressStyle::with_template("{bar:40} {human_pos} of {human_len} records, {per_sec}, {eta} left")?;
     let bar = ProgressBar::new(args.records).with_style(style);
     let summary = write_files(&config, &args.out, |written| bar.set_position(written))?;
     bar.finish_and_clear();
-    println!(
+    say!(
         "{} records in {}: {} broken, {} repeats, {} bursts, {} confirmations (seed {})",
         grouped(summary.records),
         args.out.display(),

@@ -46,28 +46,31 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         Some(path) => read_weights(path)?,
         None => merchants(),
     };
-    println!("{} keys in {} key groups", grouped(weights.len() as u64), args.groups);
+    say!("{} keys in {} key groups", grouped(weights.len() as u64), args.groups);
     for shards in &args.shards {
         let weight = |key: &str| weights.get(key).copied().unwrap_or(0);
         let keys = load_by_shard(weights.keys(), |_| 1, *shards, args.groups);
         let load = load_by_shard(weights.keys(), weight, *shards, args.groups);
-        println!("\n{shards} shards, skew {:.2} (1.00 is even)", skew(&load, *shards));
+        say!("\n{shards} shards, skew {:.2} (1.00 is even)", skew(&load, *shards));
         let total: u64 = load.values().sum();
         for (shard, weight) in &load {
             let share = *weight as f64 * 100.0 / total.max(1) as f64;
-            println!("  shard {shard:3}  {:8} keys  {share:5.1} % of the load", keys.get(shard).unwrap_or(&0));
+            say!("  shard {shard:3}  {:8} keys  {share:5.1} % of the load", keys.get(shard).unwrap_or(&0));
         }
     }
     let largest = args.shards.iter().max().copied().unwrap_or(1);
-    println!("\n{} key groups would suit up to {largest} shards; they cannot be changed while there is state", default_max_parallelism(largest));
+    say!(
+        "\n{} key groups would suit up to {largest} shards; they cannot be changed while there is state",
+        default_max_parallelism(largest)
+    );
     Ok(ExitCode::SUCCESS)
 }
 
 fn show_key(args: &Args, key: &str) {
     let group = key_group(key, args.groups);
-    println!("{key}: key group {} of {}", group.0, args.groups);
+    say!("{key}: key group {} of {}", group.0, args.groups);
     for shards in &args.shards {
-        println!("  {shards} shards: shard {}", shard_of(group, *shards, args.groups));
+        say!("  {shards} shards: shard {}", shard_of(group, *shards, args.groups));
     }
 }
 

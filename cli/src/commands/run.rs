@@ -56,7 +56,7 @@ async fn process(args: &Args, config: Config) -> Result<ExitCode, Failure> {
     let summary = summary::Summary::of(&session, &heads, lines, started.elapsed(), &args.out);
     session.stack.stop().await;
     let text = if args.json { summary.to_json() } else { summary.to_text() };
-    println!("{text}");
+    say!("{text}");
     Ok(if summary.discrepancies.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -79,10 +79,9 @@ async fn drive(pipeline: &LocalPipeline, files: &[PathBuf], bar: &ProgressBar) -
         let lines: Vec<i64> = futures_util::future::try_join_all(feeds).await?;
         Ok::<_, FileSourceError>(lines.into_iter().map(|n| u64::try_from(n).unwrap_or(0)).sum())
     };
-    let (lines, ()) = tokio::try_join!(
-        async { feeding.await.map_err(Failure::from) },
-        async { running.finished().await.map_err(Failure::from) }
-    )?;
+    let (lines, ()) = tokio::try_join!(async { feeding.await.map_err(Failure::from) }, async {
+        running.finished().await.map_err(Failure::from)
+    })?;
     Ok(lines)
 }
 

@@ -12,7 +12,7 @@ use payguard_topology::{stage, stream};
 use serde_json::json;
 
 use crate::session::Session;
-use crate::text::{bytes, duration, grouped};
+use crate::text::{bytes, grouped};
 
 /// The figures of a finished run.
 pub(crate) struct Summary {
@@ -132,11 +132,6 @@ impl Summary {
             "unaccounted": self.discrepancies.iter().map(|d| &d.what).collect::<Vec<_>>(),
         })
         .to_string()
-    }
-
-    /// How long the run took, for people.
-    pub(crate) fn elapsed(&self) -> String {
-        duration(i64::try_from(self.elapsed.as_millis()).unwrap_or(i64::MAX))
     }
 }
 

@@ -6,6 +6,7 @@ use payguard_topology::{Config, payguard};
 
 use crate::Failure;
 use crate::config::ConfigArgs;
+use crate::text::print;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -16,6 +17,6 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure> {
     let topology = payguard(&config.load(Config::default())?);
-    print!("{}", if args.mermaid { topology.to_mermaid() } else { topology.to_text() });
+    print(&(if args.mermaid { topology.to_mermaid() } else { topology.to_text() }));
     Ok(ExitCode::SUCCESS)
 }

@@ -1,17 +1,19 @@
 //! What runs in AWS: clients configured by the environment, and wake-ups by invoking functions.
 
+use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use aws_config::BehaviorVersion;
 use aws_sdk_lambda::types::InvocationType;
 use aws_smithy_types::timeout::TimeoutConfig;
-use payguard_engine::TaskId;
 use payguard_engine::store::Waker;
-use std::time::Duration;
+use payguard_engine::{StageId, TaskId};
+use serde::Serialize;
 
 use crate::client::{Clients, custom_s3_endpoint, dynamodb_timeouts, retries, s3_timeouts};
-use crate::event::WakeEvent;
+use crate::event::{HeartbeatEvent, WakeEvent};
 use crate::sdk_error::describe;
 
 /// Environment variable: what stands before a stage's id in the name of its function.
@@ -97,11 +99,17 @@ impl LambdaWaker {
         self.failed.load(Ordering::Relaxed)
     }
 
-    async fn invoke(&self, task: &TaskId) -> Result<(), String> {
-        let payload = serde_json::to_vec(&WakeEvent { wake: vec![task.to_string()] }).map_err(|err| err.to_string())?;
+    /// Tells source tasks of `stage` that their partitions may be idle.
+    pub async fn heartbeat(&self, stage: &StageId, tasks: &[TaskId]) {
+        let event = HeartbeatEvent { heartbeat: tasks.iter().map(ToString::to_string).collect() };
+        self.count(stage, "heartbeat", self.invoke(stage, &event).await);
+    }
+
+    async fn invoke(&self, stage: &StageId, event: &impl Serialize) -> Result<(), String> {
+        let payload = serde_json::to_vec(event).map_err(|err| err.to_string())?;
         self.client
             .invoke()
-            .function_name(format!("{}{}", self.function_prefix, task.stage))
+            .function_name(format!("{}{stage}", self.function_prefix))
             .invocation_type(InvocationType::Event)
             .payload(aws_sdk_lambda::primitives::Blob::new(payload))
             .send()
@@ -109,19 +117,24 @@ impl LambdaWaker {
             .map(|_| ())
             .map_err(|err| describe(&err))
     }
-}
 
-#[async_trait]
-impl Waker for LambdaWaker {
-    async fn wake(&self, task: &TaskId) {
-        match self.invoke(task).await {
+    fn count(&self, target: &dyn Display, what: &str, outcome: Result<(), String>) {
+        match outcome {
             Ok(()) => {
                 self.sent.fetch_add(1, Ordering::Relaxed);
             }
             Err(error) => {
                 self.failed.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(%task, error, "wake-up failed");
+                tracing::warn!(%target, error, "{what} failed");
             }
         }
+    }
+}
+
+#[async_trait]
+impl Waker for LambdaWaker {
+    async fn wake(&self, task: &TaskId) {
+        let event = WakeEvent { wake: vec![task.to_string()] };
+        self.count(task, "wake-up", self.invoke(&task.stage, &event).await);
     }
 }

@@ -13,6 +13,7 @@ pub mod event;
 pub mod lambda;
 pub mod s3;
 mod sdk_error;
+pub mod system;
 pub mod tables;
 pub mod usage;
 

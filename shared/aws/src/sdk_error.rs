@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
-use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 use aws_sdk_dynamodb::error::SdkError;
+use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 use payguard_engine::{StoreError, StoreErrorKind};
 
 /// Service errors after which repeating the request cannot help. Nothing was written.

@@ -23,7 +23,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::logic::{Collector, DecodeError, DirtyPages, OperatorState, PageBody};
 use crate::page::Page;
 
-/// A page larger than this is split; far below the 400 KB an item may have.
+/// A page larger than this and its largest entry is split; far below the 400 KB an item may have.
 pub const SPLIT_BYTES: usize = 16 * 1024;
 /// No key group is split deeper than this.
 const MAX_DEPTH: u8 = 16;
@@ -48,6 +48,14 @@ struct Entry {
 struct Entries {
     #[prost(message, repeated, tag = "1")]
     entries: Vec<Entry>,
+}
+
+impl Entries {
+    /// Whether a page of these entries is to be split. One large entry alone is not: no split makes it smaller.
+    fn is_too_large(&self) -> bool {
+        let largest = self.entries.iter().map(Entry::encoded_len).max().unwrap_or(0);
+        self.encoded_len() > SPLIT_BYTES + largest
+    }
 }
 
 #[derive(Debug)]
@@ -362,7 +370,7 @@ impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
             let pages = self.pages(&wanted);
             let too_large: BTreeSet<u32> = pages
                 .iter()
-                .filter(|((group, _), p)| p.encoded_len() > SPLIT_BYTES && self.depth_of(*group) < MAX_DEPTH)
+                .filter(|((group, _), page)| page.is_too_large() && self.depth_of(*group) < MAX_DEPTH)
                 .map(|((group, _), _)| *group)
                 .collect();
             for ((group, prefix), entries) in pages {

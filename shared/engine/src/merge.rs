@@ -215,13 +215,14 @@ impl MergeInput {
 }
 
 impl BufferedRow {
+    /// The slice whose next record was emitted first; stamps never fall in that order.
     fn earliest(&self) -> Option<usize> {
-        let stamps = self.slices.iter().enumerate().filter_map(|(i, s)| s.1.peek().map(|stamp| (stamp, i)));
-        stamps.min().map(|(_, i)| i)
+        let orders = self.slices.iter().enumerate().filter_map(|(i, s)| s.1.peek().map(|record| (record.order, i)));
+        orders.min().map(|(_, i)| i)
     }
 
     fn peek(&self) -> Option<EventTime> {
-        self.earliest().and_then(|i| self.slices[i].1.peek())
+        self.earliest().and_then(|i| self.slices[i].1.peek()).map(|record| record.stamp)
     }
 
     fn take(&mut self) -> Result<Option<(usize, Bytes)>, SliceError> {

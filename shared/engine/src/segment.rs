@@ -5,8 +5,10 @@
 //! reached when it emitted it. So a consumer sees records and watermarks interleaved as they were, whatever the
 //! batches were, and its result does not depend on them.
 //!
-//! Record: zigzag varint of (stamp - previous stamp), varint length, payload. Slices of more than
-//! [`COMPRESS_FROM`] bytes are LZ4 blocks when that makes them smaller.
+//! Record: zigzag varint of (stamp - previous stamp), varint of (order - previous order), varint length, payload. The
+//! *order* is the record's number among all records of the commit: a consumer of several streams takes records of
+//! equal stamp as they were emitted, so that it does not depend on where one commit ended and the next began. Slices
+//! of more than [`COMPRESS_FROM`] bytes are LZ4 blocks when that makes them smaller.
 
 use bytes::{Buf, BufMut, Bytes};
 use payguard_model::EventTime;
@@ -23,6 +25,7 @@ struct SliceBuilder {
     bytes: Vec<u8>,
     count: u32,
     last_stamp: i64,
+    last_order: u64,
     min_event_time: i64,
     max_event_time: i64,
 }
@@ -32,6 +35,8 @@ struct SliceBuilder {
 pub struct SegmentBuilder {
     /// Per output stream: its name and one builder per consumer shard.
     outputs: Vec<(String, Vec<SliceBuilder>)>,
+    /// Records so far.
+    records: u64,
     bytes: usize,
 }
 
@@ -78,7 +83,7 @@ impl SegmentBuilder {
             .into_iter()
             .map(|(stream, shards)| (stream.to_owned(), (0..shards).map(|_| SliceBuilder::default()).collect()))
             .collect();
-        SegmentBuilder { outputs, bytes: 0 }
+        SegmentBuilder { outputs, records: 0, bytes: 0 }
     }
 
     /// Shards of the consumer of output `output`.
@@ -99,11 +104,14 @@ impl SegmentBuilder {
     ) {
         let slice = &mut self.outputs[output].1[shard as usize];
         encode_varint(zigzag(stamp.0.wrapping_sub(slice.last_stamp)), &mut slice.bytes);
+        encode_varint(self.records - slice.last_order, &mut slice.bytes);
         encode_varint(len as u64, &mut slice.bytes);
         let start = slice.bytes.len();
         write(&mut slice.bytes);
         debug_assert_eq!(slice.bytes.len() - start, len, "a record's length is written before it");
         slice.last_stamp = stamp.0;
+        slice.last_order = self.records;
+        self.records += 1;
         if slice.count == 0 {
             (slice.min_event_time, slice.max_event_time) = (event_time.0, event_time.0);
         } else {
@@ -186,6 +194,7 @@ pub struct SliceReader {
     /// The next record, already parsed.
     next: Option<Record>,
     last_stamp: i64,
+    last_order: u64,
 }
 
 /// One record of a slice.
@@ -193,6 +202,8 @@ pub struct SliceReader {
 pub struct Record {
     /// The producer's watermark when it emitted the record.
     pub stamp: EventTime,
+    /// Its number among the records of the commit.
+    pub order: u64,
     /// The protobuf bytes.
     pub payload: Bytes,
 }
@@ -203,15 +214,15 @@ impl SliceReader {
     /// # Errors
     /// When the first record does not parse.
     pub fn new(bytes: Bytes, count: u32) -> Result<SliceReader, SliceError> {
-        let mut reader = SliceReader { bytes, left: count, next: None, last_stamp: 0 };
+        let mut reader = SliceReader { bytes, left: count, next: None, last_stamp: 0, last_order: 0 };
         reader.advance()?;
         Ok(reader)
     }
 
-    /// Stamp of the next record.
+    /// The next record.
     #[must_use]
-    pub fn peek(&self) -> Option<EventTime> {
-        self.next.as_ref().map(|r| r.stamp)
+    pub fn peek(&self) -> Option<&Record> {
+        self.next.as_ref()
     }
 
     /// Takes the next record.
@@ -235,14 +246,17 @@ impl SliceReader {
         }
         let malformed = |_| SliceError::Malformed("a record's header does not parse");
         let step = decode_varint(&mut self.bytes).map_err(malformed)?;
+        let later = decode_varint(&mut self.bytes).map_err(malformed)?;
         let len = decode_varint(&mut self.bytes).map_err(malformed)?;
         if len > self.bytes.remaining() as u64 {
             return Err(SliceError::Malformed("a record is longer than its slice"));
         }
         self.last_stamp = self.last_stamp.wrapping_add(unzigzag(step));
+        self.last_order = self.last_order.wrapping_add(later);
         self.left -= 1;
         self.next = Some(Record {
             stamp: EventTime(self.last_stamp),
+            order: self.last_order,
             // The check above makes the conversion exact.
             payload: self.bytes.split_to(usize::try_from(len).unwrap_or(0)),
         });
@@ -285,15 +299,16 @@ mod tests {
         ) {
             let segment = build(&records, &delta);
             for shard in 0..3 {
-                let expected: Vec<_> = records.iter().filter(|r| r.0 == shard).collect();
+                let expected: Vec<_> = records.iter().enumerate().filter(|(_, r)| r.0 == shard).collect();
                 let slice = segment.slices.iter().find(|s| s.shard == shard);
                 prop_assert_eq!(slice.is_some(), !expected.is_empty());
                 let Some(slice) = slice else { continue };
                 let mut reader = SliceReader::new(open(slice, &stored(&segment, slice)).unwrap(), slice.count).unwrap();
-                for (_, stamp, payload) in expected {
-                    prop_assert_eq!(reader.peek(), Some(EventTime(*stamp)));
+                for (order, (_, stamp, payload)) in expected {
+                    prop_assert_eq!(reader.peek().map(|r| r.stamp.0), Some(*stamp));
                     let record = reader.take().unwrap().unwrap();
                     prop_assert_eq!(record.stamp.0, *stamp);
+                    prop_assert_eq!(record.order, order as u64);
                     prop_assert_eq!(&record.payload[..], &payload[..]);
                 }
                 prop_assert_eq!(reader.take().unwrap(), None);

@@ -25,7 +25,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("started in {:.1} ms", started.elapsed().as_secs_f64() * 1e3);
     let usage = Arc::new(Usage::default());
     let ledger = Arc::new(DynamoLedger::new(stack.clients().dynamodb.clone(), stack.tables(), "speed", usage.clone()));
-    let state = Arc::new(DynamoStateTable::new(stack.clients().dynamodb.clone(), stack.tables(), "speed", usage.clone()));
+    let state =
+        Arc::new(DynamoStateTable::new(stack.clients().dynamodb.clone(), stack.tables(), "speed", usage.clone()));
     let segments = Arc::new(S3Segments::new(stack.clients(), stack.bucket(), "speed", usage.clone()));
     for size in [200_000, 2_000_000] {
         for tasks in [1, 4] {
@@ -71,10 +72,7 @@ where
     }
     let rate = total as f64 / began.0.elapsed().as_secs_f64();
     let cpu = (cpu_seconds() - began.1) * 1e6 / total as f64;
-    println!(
-        "{name:<28} {tasks} tasks: {rate:>8.0}/s {:>7.1} MB/s {cpu:>7.0} us CPU each",
-        rate * bytes as f64 / 1e6
-    );
+    println!("{name:<28} {tasks} tasks: {rate:>8.0}/s {:>7.1} MB/s {cpu:>7.0} us CPU each", rate * bytes as f64 / 1e6);
     Ok(())
 }
 
@@ -149,12 +147,7 @@ async fn pages(state: &Arc<DynamoStateTable>, tasks: usize, bytes: usize) -> Res
     })
     .await?;
     let load = Arc::clone(state);
-    let address = PageAddress {
-        stage: StageId::new("dedup"),
-        group: 0,
-        operator: String::new(),
-        page: String::new(),
-    };
+    let address = PageAddress { stage: StageId::new("dedup"), group: 0, operator: String::new(), page: String::new() };
     measure("load a group", bytes, 1, move |_, _| {
         let (state, address) = (Arc::clone(&load), address.clone());
         async move { state.load_pages(&address.stage, address.key_group()).await.map(drop) }
@@ -165,6 +158,7 @@ async fn pages(state: &Arc<DynamoStateTable>, tasks: usize, bytes: usize) -> Res
 /// CPU time of this process, user and system (Linux; 0 elsewhere).
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<f64> = stat.rsplit(')').next().unwrap_or("").split_whitespace().map(|f| f.parse().unwrap_or(0.0)).collect();
+    let fields: Vec<f64> =
+        stat.rsplit(')').next().unwrap_or("").split_whitespace().map(|f| f.parse().unwrap_or(0.0)).collect();
     fields.get(11).zip(fields.get(12)).map_or(0.0, |(user, system)| (user + system) / 100.0)
 }

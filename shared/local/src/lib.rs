@@ -2,6 +2,6 @@
 
 pub mod accounting;
 pub mod embedded;
-pub mod file_sink;
+pub mod endpoints;
 pub mod file_source;
 pub mod runner;

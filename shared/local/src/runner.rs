@@ -8,16 +8,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use payguard_dedup as dedup;
-use payguard_engine::store::{AttemptIds, Clock, Sink, Waker};
+use payguard_engine::store::{Clock, Sink, Waker};
 use payguard_engine::task::consumer::{ConsumerTask, MakeBody};
 use payguard_engine::task::source::SourceTask;
 use payguard_engine::task::{Budget, Env};
-use payguard_engine::{Attempt, EngineError, Head, StageId, TaskId};
-use payguard_model::ProcessingTime;
+use payguard_engine::{EngineError, Head, StageId, TaskId};
 use payguard_publish as publish;
-use payguard_topology::{Config, StageKind, Topology, stage};
+use payguard_topology::{Config, Topology, progress, stage};
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 /// A task looks for input this often even without a wake-up.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -48,28 +47,6 @@ impl Waker for LocalWaker {
     }
 }
 
-/// The machine's clock.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SystemClock;
-
-impl Clock for SystemClock {
-    #[allow(clippy::disallowed_methods, reason = "this is the one place where the clock is read")]
-    fn now(&self) -> ProcessingTime {
-        let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        ProcessingTime(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
-    }
-}
-
-/// Random attempt ids.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RandomAttempts;
-
-impl AttemptIds for RandomAttempts {
-    fn next(&self) -> Attempt {
-        Attempt(uuid::Uuid::new_v4().to_string())
-    }
-}
-
 /// A pipeline in this process.
 #[derive(Clone)]
 pub struct LocalPipeline {
@@ -94,7 +71,9 @@ impl LocalPipeline {
     pub fn new(config: Arc<Config>, env: Env, sink: Arc<dyn Sink>) -> LocalPipeline {
         let waker = Arc::new(LocalWaker::default());
         let topology = Arc::new(payguard_topology::payguard(&config));
-        let env = Env { waker: waker.clone(), ..env };
+        let mut env = Env { waker: waker.clone(), ..env };
+        // A wake-up within the process costs nothing, so consumers hear of every step of the watermark.
+        env.settings.watermark_wake_ms = 0;
         LocalPipeline { topology, config, env, waker, sink }
     }
 
@@ -131,21 +110,7 @@ impl LocalPipeline {
     /// # Errors
     /// When the ledger fails.
     pub async fn heads(&self) -> Result<Vec<(TaskId, Head)>, EngineError> {
-        let mut heads = Vec::new();
-        for stage in &self.topology.stages {
-            let tasks = match stage.kind {
-                StageKind::Source { .. } => self.env.ledger.tasks(&stage.id).await?,
-                StageKind::Operators | StageKind::Sink => {
-                    (0..stage.shards).map(|shard| TaskId::shard(&stage.id, shard)).collect()
-                }
-                StageKind::Schedule => Vec::new(),
-            };
-            for task in tasks {
-                let head = self.env.ledger.load_head(&task).await?.unwrap_or_else(Head::empty);
-                heads.push((task, head));
-            }
-        }
-        Ok(heads)
+        Ok(progress::heads(&*self.env.ledger, &self.topology).await?)
     }
 
     fn body(&self, id: &StageId) -> Option<MakeBody> {
@@ -167,12 +132,27 @@ impl Running {
     /// The first failure; the other tasks are stopped, as by a crash.
     pub async fn finished(&mut self) -> Result<(), EngineError> {
         while let Some(done) = self.tasks.join_next().await {
-            match done {
-                Ok(result) => result?,
-                Err(error) => std::panic::resume_unwind(error.into_panic()),
-            }
+            joined(done)?;
         }
         Ok(())
+    }
+
+    /// Tells a failure as soon as there is one, without waiting.
+    ///
+    /// # Errors
+    /// The failure.
+    pub fn check(&mut self) -> Result<(), EngineError> {
+        match self.tasks.try_join_next() {
+            Some(done) => joined(done),
+            None => Ok(()),
+        }
+    }
+}
+
+fn joined(done: Result<Result<(), EngineError>, JoinError>) -> Result<(), EngineError> {
+    match done {
+        Ok(result) => result,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
 

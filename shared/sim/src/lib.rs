@@ -4,6 +4,7 @@
 //! What it does not own: how a pipeline is driven (that is in `tests/`), and what the real stores do (`shared/aws`).
 
 pub mod check;
+pub mod conformance;
 pub mod faults;
 pub mod reference;
 pub mod rng;

@@ -187,8 +187,8 @@ impl Config {
         let mut config = self;
         if let Some(path) = file {
             let name = path.display().to_string();
-            let text = std::fs::read_to_string(path)
-                .map_err(|source| ConfigError::File { path: name.clone(), source })?;
+            let text =
+                std::fs::read_to_string(path).map_err(|source| ConfigError::File { path: name.clone(), source })?;
             let unreadable = |e: toml::de::Error| invalid(&name, e.to_string().trim_end());
             // Read twice: as a configuration, so that an unknown key is an error at its line; as a table, to know what is set.
             toml::from_str::<Config>(&text).map_err(unreadable)?;
@@ -274,9 +274,8 @@ impl Config {
         }
         let slot = at.and_then(|t| t.get_mut(last));
         let slot = slot.ok_or_else(|| invalid(origin, "no such key; `payguard config` lists them"))?;
-        *slot = parse_like(slot, value).ok_or_else(|| {
-            invalid(origin, &format!("`{value}` is not {}", expected(slot)))
-        })?;
+        *slot =
+            parse_like(slot, value).ok_or_else(|| invalid(origin, &format!("`{value}` is not {}", expected(slot))))?;
         table.try_into().map_err(|e: toml::de::Error| invalid(origin, e.message()))
     }
 

@@ -3,8 +3,9 @@
 //! Functions, local runner, command line, documentation and tests read the same value. Nothing here runs anything.
 
 pub mod config;
-mod picture;
 mod payguard;
+mod picture;
+pub mod progress;
 
 use payguard_engine::input::Upstream;
 use payguard_engine::merge::Alignment;

@@ -2,7 +2,10 @@
 
 use payguard_engine::StageId;
 use payguard_engine::merge::Alignment;
-use payguard_operators::{amount_spike::AmountSpikeRule, card_sessions::CardSessionWindow, dedup, merchant_stats::MerchantStatsWindow, velocity::VelocityRule, KeyedOperator};
+use payguard_operators::{
+    KeyedOperator, amount_spike::AmountSpikeRule, card_sessions::CardSessionWindow, dedup,
+    merchant_stats::MerchantStatsWindow, velocity::VelocityRule,
+};
 
 use crate::config::{AlignmentMode, Config};
 use crate::{Stage, StageKind, Stream, Topology};

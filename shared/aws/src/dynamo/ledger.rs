@@ -20,8 +20,7 @@ use aws_sdk_dynamodb::error::SdkError;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{
-    AttributeValue, CancellationReason, Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure,
-    TransactWriteItem, Update,
+    AttributeValue, Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure, TransactWriteItem, Update,
 };
 use payguard_engine::store::{CommitReply, LeaseReply, Ledger, RowLimits};
 use payguard_engine::{CommitRow, Head, Seq, StageId, StoreError, StoreErrorKind, TaskId};
@@ -29,6 +28,7 @@ use payguard_model::ProcessingTime;
 use prost::Message;
 
 use super::Tables;
+use super::cancellation::{Cancellation, read_cancellation};
 use super::item::{
     Item, MAX_ITEM_BYTES, binary, get_number, get_text, item_bytes, number, take_binary, text, write_units,
 };
@@ -311,7 +311,8 @@ impl Ledger for DynamoLedger {
             .map_err(|err| store_error("load tasks", target(), err))?;
         self.usage.read(answer.consumed_capacity());
         let names = answer.item.as_ref().and_then(|item| item.get("tasks")).and_then(|set| set.as_ss().ok());
-        let parse = |name: &String| name.parse::<TaskId>().map_err(|err| corrupt("load tasks", target(), err.to_string()));
+        let parse =
+            |name: &String| name.parse::<TaskId>().map_err(|err| corrupt("load tasks", target(), err.to_string()));
         let mut tasks = names.into_iter().flatten().map(parse).collect::<Result<Vec<TaskId>, StoreError>>()?;
         tasks.sort();
         Ok(tasks)
@@ -421,74 +422,9 @@ fn check_commit(head: &Head, row: &CommitRow) -> Result<(), String> {
     Ok(())
 }
 
-/// What the reasons of a cancelled transaction say.
-#[derive(PartialEq, Eq, Debug)]
-enum Cancellation {
-    /// The error was no cancellation.
-    NotCancelled,
-    /// A condition failed, whatever else happened.
-    Condition,
-    /// The request itself is wrong.
-    BadRequest(String),
-    /// A conflict or a throttle: nothing was written by this try, an earlier one may have won.
-    Other(String),
-}
-
-fn read_cancellation(reasons: &[CancellationReason]) -> Cancellation {
-    let has = |code: &str| reasons.iter().any(|reason| reason.code() == Some(code));
-    if reasons.is_empty() {
-        return Cancellation::NotCancelled;
-    }
-    if has("ConditionalCheckFailed") {
-        return Cancellation::Condition;
-    }
-    let texts: Vec<String> = reasons
-        .iter()
-        .filter(|reason| reason.code().is_some_and(|code| code != "None"))
-        .map(|reason| format!("{}: {}", reason.code().unwrap_or_default(), reason.message().unwrap_or_default()))
-        .collect();
-    let text = format!("the transaction was cancelled: {}", texts.join("; "));
-    if has("ValidationError") || has("ItemCollectionSizeLimitExceeded") {
-        Cancellation::BadRequest(text)
-    } else {
-        Cancellation::Other(text)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn reasons(codes: &[&str]) -> Vec<CancellationReason> {
-        codes.iter().map(|code| CancellationReason::builder().code(*code).build()).collect()
-    }
-
-    #[test]
-    fn a_failed_condition_outweighs_every_other_reason() {
-        for codes in [
-            vec!["ConditionalCheckFailed", "None"],
-            vec!["None", "ConditionalCheckFailed"],
-            vec!["TransactionConflict", "ConditionalCheckFailed"],
-            vec!["ConditionalCheckFailed", "ValidationError"],
-        ] {
-            assert_eq!(read_cancellation(&reasons(&codes)), Cancellation::Condition, "{codes:?}");
-        }
-    }
-
-    #[test]
-    fn conflicts_and_throttles_leave_the_outcome_open() {
-        for code in ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded", "SomethingNew"] {
-            let answer = read_cancellation(&reasons(&["None", code]));
-            assert!(matches!(&answer, Cancellation::Other(text) if text.contains(code)), "{answer:?}");
-        }
-    }
-
-    #[test]
-    fn a_wrong_request_is_told_from_a_conflict() {
-        let answer = read_cancellation(&reasons(&["ValidationError", "None"]));
-        assert!(matches!(answer, Cancellation::BadRequest(_)), "{answer:?}");
-        assert_eq!(read_cancellation(&[]), Cancellation::NotCancelled);
-    }
 
     #[test]
     fn log_rows_sort_as_numbers() {
@@ -505,10 +441,7 @@ mod tests {
             (head.clone(), CommitRow { seq: 4, ..row.clone() }),
             (head.clone(), CommitRow { attempt: "b".to_owned(), ..row.clone() }),
             (Head { seq: 0, ..head.clone() }, CommitRow { seq: 0, ..row.clone() }),
-            (
-                Head { attempt: "x".repeat(37), ..head.clone() },
-                CommitRow { attempt: "x".repeat(37), ..row.clone() },
-            ),
+            (Head { attempt: "x".repeat(37), ..head.clone() }, CommitRow { attempt: "x".repeat(37), ..row.clone() }),
         ] {
             assert!(check_commit(&head, &row).is_err(), "{head:?} {row:?}");
         }

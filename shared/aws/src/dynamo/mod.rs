@@ -1,5 +1,6 @@
 //! The ledger and the state table on DynamoDB.
 
+mod cancellation;
 mod item;
 mod ledger;
 mod state;

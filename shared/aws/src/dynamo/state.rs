@@ -82,12 +82,8 @@ impl DynamoStateTable {
             true => Some(get_number(&item, "expires_at").ok_or_else(|| damaged("expires_at is not a number"))?),
             false => None,
         };
-        let address = PageAddress {
-            stage: stage.clone(),
-            group: group.0,
-            operator: operator.to_owned(),
-            page: page.to_owned(),
-        };
+        let address =
+            PageAddress { stage: stage.clone(), group: group.0, operator: operator.to_owned(), page: page.to_owned() };
         Ok(Page { address, version, body: Bytes::from(body), expires_at_s })
     }
 }

@@ -270,9 +270,10 @@ mod headers {
         fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<HeaderValue, A::Error> {
             let mut bytes = Vec::with_capacity(list.size_hint().unwrap_or(0).min(4096));
             while let Some(number) = list.next_element::<i64>()? {
-                bytes.push(header_byte(number).ok_or_else(|| {
-                    A::Error::custom(format!("header byte {number} is not between -128 and 255"))
-                })?);
+                bytes
+                    .push(header_byte(number).ok_or_else(|| {
+                        A::Error::custom(format!("header byte {number} is not between -128 and 255"))
+                    })?);
             }
             Ok(HeaderValue(Some(bytes)))
         }

@@ -8,10 +8,11 @@ use bytes::Bytes;
 use super::retry::patiently;
 use super::{Env, OUT, TaskPlan};
 use crate::commit::{AfterReply, CommitOutcome, Resolution, after_reply, check_succession, moved, resolve};
-use crate::error::EngineError;
+use crate::error::{EngineError, StoreErrorKind};
 use crate::ids::{Attempt, InputId, Seq, TaskId};
 use crate::row::{CommitRow, Head, InputState, Position, SegmentLocation};
 use crate::segment::Segment;
+use crate::store::CommitReply;
 
 /// What a batch leads to, ready to be committed.
 pub(super) struct Proposal {
@@ -137,7 +138,11 @@ async fn settle(
     let mut pause = env.settings.store_backoff_ms;
     let mut detail = String::new();
     for _ in 0..env.settings.store_tries {
-        let reply = env.ledger.commit(task, head, row).await?;
+        let reply = match env.ledger.commit(task, head, row).await {
+            // The request may have arrived all the same.
+            Err(error) if error.kind == StoreErrorKind::Unavailable => CommitReply::Unknown(error.to_string()),
+            reply => reply?,
+        };
         if let AfterReply::Done(outcome) = after_reply(&reply) {
             return Ok(outcome);
         }

@@ -239,7 +239,14 @@ impl ConsumerTask {
 
     /// A sink's own position is the truth: when it is one batch ahead, the ledger follows.
     async fn follow_sink(&self, head: &mut Head, sink: &dyn Sink) -> Result<(), EngineError> {
-        let position = patiently(&self.env.settings, || sink.position(&self.plan.task)).await?;
+        let mut position = patiently(&self.env.settings, || sink.position(&self.plan.task)).await?;
+        while position.seq > head.seq().next() {
+            // The sink is never two batches ahead: somebody else has gone on since the head was read.
+            let newer = patiently(&self.env.settings, || self.env.ledger.load_head(&self.plan.task)).await?;
+            let Some(newer) = newer.filter(|newer| newer.seq > head.seq) else { break };
+            *head = newer;
+            position = patiently(&self.env.settings, || sink.position(&self.plan.task)).await?;
+        }
         if position.seq == head.seq() {
             return Ok(());
         }

@@ -1,0 +1,34 @@
+# The two commands of the README: `make demo` and `make test`. Each does its own set-up.
+.DEFAULT_GOAL := help
+SHELL := bash
+PAYGUARD := target/release/payguard
+
+.PHONY: help demo test lint build setup oracle bench clean
+
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: build ## See the pipeline at work: 20 s of payments, alerts as they come, a summary
+	@$(PAYGUARD) demo $(DEMO)
+
+test: setup ## Run all tests, the Lambda functions under cargo lambda included
+	@scripts/test.sh
+
+lint: setup ## Formatting, clippy, documentation, dependency direction: all without a warning
+	@scripts/lint.sh
+
+build: setup
+	@cargo build --release -p payguard
+
+setup:
+	@scripts/setup.sh
+
+oracle: build ## Compare outputs with the Apache Flink peer, record by record (needs ../shared)
+	@python3 scripts/oracle.py $(ORACLE)
+
+bench: build ## Measure throughput and cost beside the Apache Flink peer (its half needs ../shared)
+	@python3 scripts/bench.py $(BENCH)
+
+clean: ## Remove build products and the demo's outputs
+	@cargo clean
+	@rm -rf demo-out bench-data .tools

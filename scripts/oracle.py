@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Compare `payguard run` with the Apache Flink peer, record by record.
+
+usage: oracle.py [--quick] [--seeds N,N,...] [--records N]
+
+Every data set is generated, run through the peer (one source, heap state, no parallelism) and through `payguard run`
+at several shard counts and commit sizes; each output folder must equal the peer's, with multiplicity.
+"""
+import argparse
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PEERS = ROOT.parent / "shared" / "peers"
+PAYGUARD = ROOT / "target" / "release" / "payguard"
+STAGES = "dedup,velocity,amount,merchant,sessions"
+ALL = "alerts,merchant_stats,card_sessions,late,dlq"
+ORDER_FREE = "merchant_stats,card_sessions,late,dlq"
+
+# name, generator options
+CLEAN = ("disorder within 10 s", ["--late", ".05", "--late-max-ms", "10000", "--dup", ".02", "--bad", ".01", "--burst", ".002"])
+DIRTY = ("late up to 30 s", ["--late", ".05", "--dup", ".02", "--bad", ".01", "--burst", ".002"])
+VERY_LATE = ("late up to 200 s", ["--late", ".05", "--late-max-ms", "200000", "--dup", ".02", "--bad", ".01", "--burst", ".002"])
+
+# name, options of `run`, streams that must be equal, further options of compare.py
+WHOLE = ("1 shard", [], ALL, [])
+SMALL = ("1 shard, 7 rows a commit", ["--rows-per-commit", "7"], ALL, [])
+SINGLE = ("1 shard, 1 row a commit", ["--rows-per-commit", "1"], ALL, [])
+TWO = ("2 shards", ["--shards", "2"], ORDER_FREE, [])
+FOUR = ("4 shards, 999 rows a commit", ["--shards", "4", "--rows-per-commit", "999"], ORDER_FREE, [])
+FOUR_ALERTS = ("4 shards, alerts by minute", ["--shards", "4"], ALL, ["--velocity-by-minute"])
+
+
+def sh(*command, quiet=True):
+    done = subprocess.run([str(c) for c in command], capture_output=quiet, text=True)
+    if done.returncode != 0:
+        print(done.stdout or "", done.stderr or "", file=sys.stderr)
+        sys.exit(f"failed: {' '.join(map(str, command))}")
+    return done.stdout
+
+
+def compare(expected, actual, only, options):
+    command = [sys.executable, PEERS / "compare.py", expected, actual, "--only", only, *options]
+    return subprocess.run([str(c) for c in command], capture_output=True, text=True)
+
+
+def check(folder, seed, records, data_set, runs):
+    name, options = data_set
+    data, expected = folder / "data", folder / "expected"
+    sh(PAYGUARD, "generate", "--out", data, "--records", records, "--seed", seed, "--confirm", 0, *options)
+    sh(PEERS / "flink" / "run.sh", "oracle", "--input", data / "payments.jsonl", "--stages", STAGES, "--out", expected)
+    failures = 0
+    for run_name, run_options, only, compare_options in runs:
+        out = folder / "out" / run_name.replace(" ", "-")
+        sh(PAYGUARD, "run", "--payments", data / "payments.jsonl", "--out", out, "--detail-language", "ru", *run_options)
+        result = compare(expected, out, only, compare_options)
+        equal = result.returncode == 0
+        failures += not equal
+        print(f"  seed {seed}, {records} records, {name}, {run_name}: {'equal' if equal else 'DIFFERENT'}", flush=True)
+        if not equal:
+            print(result.stdout, result.stderr)
+    return failures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one seed, fewer records")
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--records", type=int, default=200_000)
+    args = parser.parse_args()
+    if not PEERS.is_dir():
+        sys.exit("make oracle needs the Apache Flink peer in ../shared/peers, beside this project; `make test` compares "
+                 "with its stored outputs and needs nothing")
+    seeds = [1] if args.quick else [int(s) for s in args.seeds.split(",")]
+    records = 30_000 if args.quick else args.records
+    failures = 0
+    for seed in seeds:
+        for data_set, count, runs in (
+            (CLEAN, records, [WHOLE, SMALL, TWO, FOUR, FOUR_ALERTS] if records <= 50_000 else [WHOLE, TWO, FOUR, FOUR_ALERTS]),
+            (DIRTY, records, [WHOLE, TWO, FOUR]),
+            (VERY_LATE, records, [WHOLE, FOUR]),
+            (DIRTY, 2_000, [SINGLE]),
+        ):
+            with tempfile.TemporaryDirectory() as folder:
+                failures += check(pathlib.Path(folder), seed, count, data_set, runs)
+    print("equal to the peer everywhere" if failures == 0 else f"{failures} comparisons DIFFERENT")
+    sys.exit(1 if failures else 0)
+
+
+main()

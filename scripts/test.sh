@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# All tests of the project. `make test` calls it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+started=$SECONDS
+step() { printf '\n== %s\n' "$*"; }
+
+step "tools: cargo-lambda and SAM"
+scripts/tools.sh sam
+export PATH="$PWD/.tools/bin:$PATH"
+
+step "build: everything the tests start"
+cargo build --release --workspace --bins
+
+step "tests"
+cargo test --release --workspace --no-fail-fast
+
+step "template"
+scripts/check-template.sh
+
+printf '\nall tests passed in %d min %d s\n' $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60))
