@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use payguard_topology::config::RESERVED;
 use payguard_topology::{Config, ConfigError};
 
 /// Read when it is in the working directory and no other file is named.
@@ -40,7 +41,7 @@ impl ConfigArgs {
     pub(crate) fn load(&self, base: Config) -> Result<Config, ConfigError> {
         let default = Path::new(DEFAULT_FILE);
         let file = self.config.as_deref().or_else(|| default.exists().then_some(default));
-        base.load(file, std::env::vars(), &[], &self.overrides())
+        base.load(file, std::env::vars(), &RESERVED, &self.overrides())
     }
 
     fn overrides(&self) -> Vec<(String, String)> {

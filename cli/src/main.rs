@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let log = tracing_subscriber::EnvFilter::try_from_env("RUST_LOG");
     tracing_subscriber::fmt()
-        .with_env_filter(log.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")))
+        .with_env_filter(log.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,dynoxide=error")))
         .with_writer(std::io::stderr)
         .init();
     match dispatch(cli) {

@@ -4,7 +4,7 @@
 
 use payguard_sim::{Fault, FaultPlan, OpKind, SimWorld};
 use payguard_tests::data::NOW_MS;
-use payguard_tests::{assert_same, Feed, Restart, Setup, Shape, records, run_to_end, seeds, undisturbed};
+use payguard_tests::{Feed, Restart, Setup, Shape, assert_same, records, run_to_end, seeds, undisturbed};
 
 const WAYS: [(Fault, Restart); 6] = [
     (Fault::CrashBefore, Restart::Fresh),

@@ -2,7 +2,7 @@
 #![allow(missing_docs)]
 
 use payguard_sim::reference::Published;
-use payguard_tests::{assert_same, Feed, Outputs, Setup, Shape, records, seeds, undisturbed};
+use payguard_tests::{Feed, Outputs, Setup, Shape, assert_same, records, seeds, undisturbed};
 
 const SHAPES: [Shape; 3] = [Shape::TIDY, Shape::DIRTY, Shape::COARSE];
 
@@ -30,7 +30,11 @@ async fn neither_the_size_of_commits_nor_of_batches_changes_anything_not_even_th
             let expected = run(&data, 1000, 1000, 1).await;
             for (records_per_commit, batch) in [(1, 120), (2, 9), (7, 1), (1000, 13)] {
                 let outputs = run(&data, records_per_commit, batch, 1).await;
-                assert_same(&Ok(outputs), &expected, &format!("SIM_SEEDS={seed} {shape:?} commits of {records_per_commit}, batches of {batch}"));
+                assert_same(
+                    &Ok(outputs),
+                    &expected,
+                    &format!("SIM_SEEDS={seed} {shape:?} commits of {records_per_commit}, batches of {batch}"),
+                );
             }
         }
     }
@@ -45,7 +49,11 @@ async fn with_several_shards_batches_change_nothing_either() {
                 let expected = run(&data, 1000, 1000, shards).await;
                 for (records_per_commit, batch) in [(1, 120), (2, 9), (7, 1)] {
                     let outputs = run(&data, records_per_commit, batch, shards).await;
-                    assert_same(&Ok(outputs), &expected, &format!("SIM_SEEDS={seed} {shape:?} {shards} shards, commits of {records_per_commit}"));
+                    assert_same(
+                        &Ok(outputs),
+                        &expected,
+                        &format!("SIM_SEEDS={seed} {shape:?} {shards} shards, commits of {records_per_commit}"),
+                    );
                 }
             }
         }
@@ -77,7 +85,12 @@ async fn the_number_of_shards_does_not_change_what_is_published() {
     }
 }
 
-async fn run(data: &[payguard_sim::reference::RawRecord], records_per_commit: usize, batch: usize, shards: u32) -> Outputs {
+async fn run(
+    data: &[payguard_sim::reference::RawRecord],
+    records_per_commit: usize,
+    batch: usize,
+    shards: u32,
+) -> Outputs {
     let setup = Setup::default().with_shards(shards).with(|s| s.records_per_commit = records_per_commit);
     undisturbed(&setup, &Feed::one(data, batch)).await.1
 }

@@ -11,7 +11,9 @@ use payguard_engine::{EngineError, TaskId};
 use payguard_model::ProcessingTime;
 use payguard_sim::{FaultPlan, OpKind, SimWorld};
 use payguard_tests::data::NOW_MS;
-use payguard_tests::{Feed, Outputs, Pipeline, Restart, Setup, Shape, assert_same, records, run_to_end, seeds, undisturbed};
+use payguard_tests::{
+    Feed, Outputs, Pipeline, Restart, Setup, Shape, assert_same, records, run_to_end, seeds, undisturbed,
+};
 
 const ALL: Budget = Budget { until: ProcessingTime(i64::MAX), commits: u32::MAX };
 
@@ -84,7 +86,8 @@ async fn run(pipeline: &mut Pipeline, task: &TaskId) -> Result<Report, EngineErr
 async fn a_damaged_segment_stops_its_reader_who_names_it_and_goes_on_after_the_repair() {
     let data = records(4, 60, Shape::DIRTY);
     let (calm, expected) = undisturbed(&setup(), &Feed::one(&data, 20)).await;
-    let producers: Vec<TaskId> = ["parse/payments.raw-0", "dedup/0", "window/0", "rules/0"].map(|t| t.parse().expect("a task")).into();
+    let producers: Vec<TaskId> =
+        ["parse/payments.raw-0", "dedup/0", "window/0", "rules/0"].map(|t| t.parse().expect("a task")).into();
     let mut kinds = BTreeSet::new();
     for producer in &producers {
         let calm_places = places(&calm, &setup(), producer);
@@ -115,12 +118,15 @@ async fn a_damaged_segment_stops_its_reader_who_names_it_and_goes_on_after_the_r
                 let context = format!("{how:?} {} seq {} read by {}", place.producer, place.seq, place.reader);
                 for again in 0..2 {
                     let error = run(&mut fresh, &place.reader).await.expect_err(&context);
-                    let EngineError::DamagedSegment { task, seq, object, .. } = &error else { panic!("{context}: {error}") };
+                    let EngineError::DamagedSegment { task, seq, object, .. } = &error else {
+                        panic!("{context}: {error}")
+                    };
                     let named = (task.as_str(), *seq, object.as_str());
                     assert_eq!(named, (&*place.producer.to_string(), place.seq, &*place.object), "{context} {again}");
                 }
                 let head = world.lock().logs.get(&place.reader).and_then(|log| log.head.clone());
-                let read = head.and_then(|h| h.inputs.get(&place.producer.to_string()).map(|s| s.position.at)).unwrap_or(0);
+                let read =
+                    head.and_then(|h| h.inputs.get(&place.producer.to_string()).map(|s| s.position.at)).unwrap_or(0);
                 assert!(read < i64::try_from(place.seq).expect("small"), "{context}: it was skipped");
 
                 world.lock().objects.insert(place.object.clone(), whole);

@@ -76,7 +76,8 @@ async fn an_idle_partition(mode: AlignmentMode) -> Result<(), EngineError> {
     pipeline.sources[1].ingest(&[as_source(&back[0]), as_source(&back[1])]).await?;
     pipeline.run_consumers().await?;
     let window = "window/0".parse::<TaskId>().expect("a task");
-    let too_late = world.lock().logs[&window].head.as_ref().expect("a head").counters.get("merchant-stats-1m.too_late").copied();
+    let too_late =
+        world.lock().logs[&window].head.as_ref().expect("a head").counters.get("merchant-stats-1m.too_late").copied();
     assert_eq!(too_late, Some(2), "{mode:?}");
     assert_eq!(watermark(&world, "dedup/0"), newest, "{mode:?}: time does not go back");
     assert!(watermark(&world, "parse/payments.raw-1") < newest, "{mode:?}");

@@ -5,7 +5,10 @@ use std::pin::pin;
 
 use payguard_sim::{Fault, FaultPlan, SimWorld};
 use payguard_tests::data::NOW_MS;
-use payguard_tests::{assert_same, Feed, Outputs, Pipeline, Restart, Setup, Shape, account, reads, records, run_to_end, seeds, undisturbed};
+use payguard_tests::{
+    Feed, Outputs, Pipeline, Restart, Setup, Shape, account, assert_same, reads, records, run_to_end, seeds,
+    undisturbed,
+};
 
 /// Small commits, a flush after each.
 fn busy() -> Setup {

@@ -31,8 +31,16 @@ pub struct Shape {
 
 impl Shape {
     /// Disorder within the bound, with repeats and broken records.
-    pub const TIDY: Shape =
-        Shape { late_ms: 10_000, late_permille: 500, repeats: 80, bad: 60, cards: 4, merchants: 3, step_ms: 6_000, grain_ms: 1 };
+    pub const TIDY: Shape = Shape {
+        late_ms: 10_000,
+        late_permille: 500,
+        repeats: 80,
+        bad: 60,
+        cards: 4,
+        merchants: 3,
+        step_ms: 6_000,
+        grain_ms: 1,
+    };
 
     /// Late by up to 200 s.
     pub const DIRTY: Shape = Shape { late_ms: 200_000, late_permille: 300, ..Shape::TIDY };

@@ -1,12 +1,11 @@
 //! `payguard run`: files of payments, processed to their end.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
-use payguard_local::file_source::{FileSourceError, feed};
-use payguard_local::runner::LocalPipeline;
+use indicatif::{ProgressBar, ProgressStyle};
+use payguard_local::bounded;
 use payguard_topology::Config;
 use payguard_topology::config::AlignmentMode;
 
@@ -49,7 +48,7 @@ async fn process(args: &Args, config: Config) -> Result<ExitCode, Failure> {
     let session = Session::open(config, args.state.as_deref(), &args.out, None).await?;
     let started = Instant::now();
     let bar = progress_bar(bytes)?;
-    let result = drive(&session.pipeline, &args.payments, &bar).await;
+    let result = bounded::run(&session.pipeline, &args.payments, |bytes| bar.inc(bytes)).await;
     bar.finish_and_clear();
     let lines = result?;
     let heads = session.pipeline.heads().await?;
@@ -60,35 +59,9 @@ async fn process(args: &Args, config: Config) -> Result<ExitCode, Failure> {
     Ok(if summary.discrepancies.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Feeds every file to its partition while the stages work, until all is processed; returns the lines read.
-async fn drive(pipeline: &LocalPipeline, files: &[PathBuf], bar: &ProgressBar) -> Result<u64, Failure> {
-    let mut sources = Vec::new();
-    for partition in 0..i32::try_from(files.len())? {
-        let source = pipeline.source(partition);
-        // All partitions are known before the first record: no stage may think that it has seen every input.
-        pipeline.env.ledger.register(source.id()).await?;
-        sources.push(source);
-    }
-    let mut running = pipeline.start();
-    let at_once = pipeline.env.settings.records_per_commit;
-    let feeds = files.iter().zip(sources).map(|(path, mut source)| {
-        let (path, bar): (PathBuf, ProgressBar) = (path.clone(), bar.clone());
-        async move { feed(Path::new(&path), &mut source, at_once, |bytes| bar.inc(bytes)).await }
-    });
-    let feeding = async {
-        let lines: Vec<i64> = futures_util::future::try_join_all(feeds).await?;
-        Ok::<_, FileSourceError>(lines.into_iter().map(|n| u64::try_from(n).unwrap_or(0)).sum())
-    };
-    let (lines, ()) = tokio::try_join!(async { feeding.await.map_err(Failure::from) }, async {
-        running.finished().await.map_err(Failure::from)
-    })?;
-    Ok(lines)
-}
-
 fn progress_bar(bytes: u64) -> Result<ProgressBar, Failure> {
     let template = "{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {elapsed}";
     let bar = ProgressBar::new(bytes).with_style(ProgressStyle::with_template(template)?);
     bar.enable_steady_tick(REDRAW);
-    bar.set_message(HumanBytes(bytes).to_string());
     Ok(bar)
 }

@@ -6,8 +6,8 @@ use payguard_engine::StageId;
 use payguard_engine::logic::{Collector, DecodeError, OperatorState, StageLogic};
 use payguard_engine::task::consumer::{Body, MakeBody};
 use payguard_engine::ttl_set::TtlSet;
-use payguard_model::view::PaymentView;
 use payguard_model::EventTime;
+use payguard_model::view::PaymentView;
 use payguard_operators::dedup::{self, Arrival, first_arrival};
 use payguard_topology::{Topology, stage, stream};
 

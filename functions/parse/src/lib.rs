@@ -86,11 +86,7 @@ impl ParseStage {
         let now = out.now();
         out.count(PARSE, reason.code(), 1);
         if let Some(output) = self.rejected {
-            let record = RejectedRecord {
-                raw: raw_text(raw),
-                reason: reason.code().to_owned(),
-                rejected_at_ms: now.0,
-            };
+            let record = RejectedRecord { raw: raw_text(raw), reason: reason.code().to_owned(), rejected_at_ms: now.0 };
             out.emit(output, reason.code(), timestamp.unwrap_or(EventTime(now.0)), &record);
         }
         let bound = self.policy.max_future_ms.map_or(i64::MAX, |ms| now.0.saturating_add(ms));

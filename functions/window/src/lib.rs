@@ -67,7 +67,8 @@ impl StageLogic for WindowStage {
     }
 
     fn next_event_timer(&self) -> Option<EventTime> {
-        let timers = [self.merchants.next_timer(TimerDomain::EventTime), self.sessions.next_timer(TimerDomain::EventTime)];
+        let timers =
+            [self.merchants.next_timer(TimerDomain::EventTime), self.sessions.next_timer(TimerDomain::EventTime)];
         timers.into_iter().flatten().min().map(EventTime)
     }
 

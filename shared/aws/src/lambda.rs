@@ -102,7 +102,8 @@ impl LambdaWaker {
     /// Tells source tasks of `stage` that their partitions may be idle.
     pub async fn heartbeat(&self, stage: &StageId, tasks: &[TaskId]) {
         let event = HeartbeatEvent { heartbeat: tasks.iter().map(ToString::to_string).collect() };
-        self.count(stage, "heartbeat", self.invoke(stage, &event).await);
+        let outcome = self.invoke(stage, &event).await;
+        self.count(stage, "heartbeat", outcome);
     }
 
     async fn invoke(&self, stage: &StageId, event: &impl Serialize) -> Result<(), String> {
@@ -135,6 +136,7 @@ impl LambdaWaker {
 impl Waker for LambdaWaker {
     async fn wake(&self, task: &TaskId) {
         let event = WakeEvent { wake: vec![task.to_string()] };
-        self.count(task, "wake-up", self.invoke(&task.stage, &event).await);
+        let outcome = self.invoke(&task.stage, &event).await;
+        self.count(task, "wake-up", outcome);
     }
 }

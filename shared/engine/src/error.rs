@@ -33,7 +33,12 @@ pub struct StoreError {
 impl StoreError {
     /// A failure without a cause of its own.
     #[must_use]
-    pub fn new(kind: StoreErrorKind, operation: &'static str, target: impl Into<String>, detail: impl Into<String>) -> Self {
+    pub fn new(
+        kind: StoreErrorKind,
+        operation: &'static str,
+        target: impl Into<String>,
+        detail: impl Into<String>,
+    ) -> Self {
         StoreError { kind, operation, target: target.into(), detail: detail.into(), source: None }
     }
 }

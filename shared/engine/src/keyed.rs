@@ -155,11 +155,9 @@ impl<O: KeyedOperator> KeyedRunner<O> {
     pub fn process(&mut self, key: &str, event: &O::Event, out: &mut Collector, emit: &mut Emit<'_, O::Output>) {
         let mut slot = match self.slots.entry_ref(key) {
             EntryRef::Occupied(slot) => slot,
-            EntryRef::Vacant(vacant) => vacant.insert_entry(Slot {
-                state: O::State::default(),
-                timers: Timers::default(),
-                changed: false,
-            }),
+            EntryRef::Vacant(vacant) => {
+                vacant.insert_entry(Slot { state: O::State::default(), timers: Timers::default(), changed: false })
+            }
         };
         let held = slot.get_mut();
         let mut context = KeyContext {
@@ -245,7 +243,8 @@ impl<O: KeyedOperator> KeyedRunner<O> {
             self.slots.remove(&key);
             return Ok(());
         };
-        let timers = Timers { event: undo_steps(&entry.event_timers), processing: undo_steps(&entry.processing_timers) };
+        let timers =
+            Timers { event: undo_steps(&entry.event_timers), processing: undo_steps(&entry.processing_timers) };
         for time in &timers.event {
             self.event_timers.push(Reverse((*time, key.clone())));
         }

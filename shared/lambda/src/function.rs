@@ -16,13 +16,14 @@ use payguard_engine::store::Clock;
 use payguard_engine::task::consumer::MakeBody;
 use payguard_engine::task::source::MakeSource;
 use payguard_engine::task::{Env, Settings};
+use payguard_topology::config::RESERVED;
 use payguard_topology::{Config, Topology, payguard};
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
 use crate::consumer::ConsumerHost;
 use crate::error::{HostError, StartError};
-use crate::options::{Options, RESERVED};
+use crate::options::Options;
 use crate::source::SourceHost;
 
 /// Time for an invocation whose deadline is not to be believed, as with local emulators.

@@ -14,5 +14,5 @@ mod source;
 pub use consumer::{ConsumerHost, TaskReport, TaskReports};
 pub use error::{Failure, HostError, StartError};
 pub use function::{Function, Host, run};
-pub use options::{Options, RESERVED};
+pub use options::Options;
 pub use source::SourceHost;

@@ -17,10 +17,6 @@ const SEGMENT_BUCKET: &str = "PAYGUARD_SEGMENT_BUCKET";
 const SINK: &str = "PAYGUARD_SINK";
 const REPORT_BATCH_ITEM_FAILURES: &str = "PAYGUARD_REPORT_BATCH_ITEM_FAILURES";
 
-/// Variables that are not keys of the configuration.
-pub const RESERVED: [&str; 6] =
-    [LEDGER_TABLE, STATE_TABLE, SEGMENT_BUCKET, FUNCTION_PREFIX_VARIABLE, SINK, REPORT_BATCH_ITEM_FAILURES];
-
 /// Where a function's stores, sink and neighbours are.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
@@ -73,7 +69,8 @@ impl Options {
             let purpose = "this function writes outside the pipeline; say where, for example file:///mnt/payguard";
             return Err(StartError::Missing { name: SINK, purpose });
         };
-        let detail = "expected file:// and an absolute folder, for example file:///mnt/payguard; there is no other sink";
+        let detail =
+            "expected file:// and an absolute folder, for example file:///mnt/payguard; there is no other sink";
         let folder = sink_folder(url).ok_or(StartError::Unusable { name: SINK, value: url.clone(), detail })?;
         Ok(Arc::new(FileSink::shared(&folder, topics)?))
     }
@@ -93,6 +90,14 @@ mod tests {
         let base = [(LEDGER_TABLE, "l"), (STATE_TABLE, "s"), (SEGMENT_BUCKET, "b")];
         let all = base.iter().chain(extra).map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         Options::read(&all.collect())
+    }
+
+    #[test]
+    fn none_of_the_variables_is_taken_for_a_key_of_the_configuration() {
+        let names = [LEDGER_TABLE, STATE_TABLE, SEGMENT_BUCKET, SINK, REPORT_BATCH_ITEM_FAILURES];
+        for name in names.into_iter().chain([FUNCTION_PREFIX_VARIABLE]) {
+            assert!(payguard_topology::config::RESERVED.contains(&name), "{name}");
+        }
     }
 
     #[test]

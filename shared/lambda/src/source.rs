@@ -79,7 +79,9 @@ impl SourceHost {
         for (partition, Unprocessed { failure, offsets }) in unprocessed {
             tracing::error!(partition, cause = failure.cause, records = offsets.len(), "records are to be repeated");
             let failures = offsets.into_iter().map(|offset| (partition.to_owned(), offset));
-            response.batch_item_failures.extend(failures.map(|(partition, offset)| BatchItemFailure { partition, offset }));
+            response
+                .batch_item_failures
+                .extend(failures.map(|(partition, offset)| BatchItemFailure { partition, offset }));
         }
         Ok(response)
     }
@@ -159,13 +161,20 @@ impl SourceHost {
     }
 
     fn deliveries<'a>(&self, event: &'a KafkaEvent) -> Result<Vec<Delivery<'a>>, HostError> {
-        event.records.iter().filter(|(_, records)| !records.is_empty()).map(|(name, records)| self.delivery(name, records)).collect()
+        event
+            .records
+            .iter()
+            .filter(|(_, records)| !records.is_empty())
+            .map(|(name, records)| self.delivery(name, records))
+            .collect()
     }
 
     fn delivery<'a>(&self, partition: &'a str, records: &'a [KafkaRecord]) -> Result<Delivery<'a>, HostError> {
         let first = &records[0];
         let task = TaskId::partition(&self.stage, &first.topic, first.partition);
-        if *task.instance != *partition || records.iter().any(|r| (&r.topic, r.partition) != (&first.topic, first.partition)) {
+        if *task.instance != *partition
+            || records.iter().any(|r| (&r.topic, r.partition) != (&first.topic, first.partition))
+        {
             return Err(self.wrong(format!("records under `{partition}` are of another partition")));
         }
         if !self.topics().contains(first.topic.as_str()) {

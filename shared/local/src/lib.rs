@@ -1,7 +1,9 @@
 //! Everything on one machine: the embedded stack, the runner of all stages in one process, files as source and sink.
 
 pub mod accounting;
+pub mod bounded;
 pub mod embedded;
 pub mod endpoints;
 pub mod file_source;
 pub mod runner;
+pub mod stores;

@@ -47,10 +47,7 @@ impl OpKind {
     #[must_use]
     pub fn is_write(self) -> bool {
         use OpKind::{AcquireLease, Commit, DeletePage, PutObject, PutPage, Register, ReleaseLease, SinkWrite};
-        matches!(
-            self,
-            Commit | Register | AcquireLease | ReleaseLease | PutPage | DeletePage | PutObject | SinkWrite
-        )
+        matches!(self, Commit | Register | AcquireLease | ReleaseLease | PutPage | DeletePage | PutObject | SinkWrite)
     }
 }
 
@@ -163,8 +160,7 @@ impl RandomFaults {
             return None;
         }
         let later = Fault::UnknownLater(self.rng.below(12));
-        let kinds =
-            [Fault::FailBefore, Fault::FailAfter, Fault::UnknownBefore, Fault::UnknownAfter, later, later];
+        let kinds = [Fault::FailBefore, Fault::FailAfter, Fault::UnknownBefore, Fault::UnknownAfter, later, later];
         let crashes = [Fault::CrashBefore, Fault::CrashAfter];
         Some(if self.crashes && self.rng.chance(400) { *self.rng.pick(&crashes) } else { *self.rng.pick(&kinds) })
     }

@@ -48,7 +48,8 @@ impl Ledger for SimWorld {
         let wanted = task.clone();
         let load = move |world: &mut World| {
             let Some(log) = world.logs.get(&wanted) else { return Ok(Vec::new()) };
-            let rows: Vec<_> = log.rows.range(after.0 + 1..).take(limits.rows as usize).map(|(_, r)| r.clone()).collect();
+            let rows: Vec<_> =
+                log.rows.range(after.0 + 1..).take(limits.rows as usize).map(|(_, r)| r.clone()).collect();
             match (after.0 + 1..).zip(&rows).find(|(seq, row)| *seq != row.seq) {
                 Some((seq, _)) => Err(corrupt("load rows", format!("{wanted} {seq}"), "the row is missing")),
                 None => Ok(rows),
@@ -133,12 +134,8 @@ impl StateTable for SimWorld {
     async fn load_pages(&self, stage: &StageId, group: KeyGroup) -> Result<Vec<Page>, StoreError> {
         let wanted = stage.clone();
         let load = move |world: &mut World| {
-            let first = PageAddress {
-                stage: wanted.clone(),
-                group: group.0,
-                operator: String::new(),
-                page: String::new(),
-            };
+            let first =
+                PageAddress { stage: wanted.clone(), group: group.0, operator: String::new(), page: String::new() };
             let pages = world.pages.range(first..).map(|(_, page)| page);
             Ok(pages.take_while(|p| p.address.stage == wanted && p.address.group == group.0).cloned().collect())
         };
@@ -190,8 +187,7 @@ impl SegmentStore for SimWorld {
     async fn get(&self, key: &str, offset: u64, len: u64) -> Result<Bytes, StoreError> {
         let wanted = key.to_owned();
         let get = move |world: &mut World| {
-            let object =
-                world.objects.get(&wanted).ok_or_else(|| corrupt("get object", &wanted, "object missing"))?;
+            let object = world.objects.get(&wanted).ok_or_else(|| corrupt("get object", &wanted, "object missing"))?;
             let from = usize::try_from(offset).unwrap_or(usize::MAX).min(object.len());
             let len = usize::try_from(len).unwrap_or(usize::MAX).min(object.len() - from);
             Ok(object.slice(from..from + len))
@@ -204,9 +200,8 @@ impl SegmentStore for SimWorld {
 impl Sink for SimWorld {
     async fn position(&self, task: &TaskId) -> Result<SinkPosition, StoreError> {
         let wanted = task.clone();
-        let load = move |world: &mut World| {
-            Ok(world.sinks.get(&wanted).map(|sink| sink.position.clone()).unwrap_or_default())
-        };
+        let load =
+            move |world: &mut World| Ok(world.sinks.get(&wanted).map(|sink| sink.position.clone()).unwrap_or_default());
         self.operate(OpKind::SinkPosition, task.to_string(), load, None).await
     }
 

@@ -130,9 +130,8 @@ impl Mark {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Mark::default()),
             Err(e) => return Err(failed("read", path, &e)),
         };
-        serde_json::from_slice(&text).map_err(|e| {
-            StoreError::new(StoreErrorKind::Corrupt, "read", path.display().to_string(), e.to_string())
-        })
+        serde_json::from_slice(&text)
+            .map_err(|e| StoreError::new(StoreErrorKind::Corrupt, "read", path.display().to_string(), e.to_string()))
     }
 
     fn store(&self, path: &Path) -> Result<(), StoreError> {

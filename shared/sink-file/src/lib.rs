@@ -57,16 +57,15 @@ impl FileSink {
     ///
     /// # Errors
     /// When the folder cannot be written or another process has it open.
-    pub fn open(
-        dir: &Path,
-        topics: &[&str],
-        observer: Option<Arc<dyn SinkObserver>>,
-    ) -> Result<FileSink, StoreError> {
+    pub fn open(dir: &Path, topics: &[&str], observer: Option<Arc<dyn SinkObserver>>) -> Result<FileSink, StoreError> {
         let folder = Folder::create(dir, false)?;
         folder.lock.try_lock().map_err(|e| match e {
-            TryLockError::WouldBlock => {
-                StoreError::new(StoreErrorKind::Invalid, "open", dir.display().to_string(), "another process writes here")
-            }
+            TryLockError::WouldBlock => StoreError::new(
+                StoreErrorKind::Invalid,
+                "open",
+                dir.display().to_string(),
+                "another process writes here",
+            ),
             TryLockError::Error(e) => failed("lock", dir, &e),
         })?;
         folder.create_topics(topics)?;

@@ -10,6 +10,16 @@ use toml::{Table, Value};
 
 use crate::payguard::operator;
 
+/// Variables that are not keys of the configuration: they say where a process finds stores, sink and neighbours.
+pub const RESERVED: [&str; 6] = [
+    "PAYGUARD_FUNCTION_PREFIX",
+    "PAYGUARD_LEDGER_TABLE",
+    "PAYGUARD_REPORT_BATCH_ITEM_FAILURES",
+    "PAYGUARD_SEGMENT_BUCKET",
+    "PAYGUARD_SINK",
+    "PAYGUARD_STATE_TABLE",
+];
+
 /// Everything that can be set. Keys are the field names; groups are tables.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

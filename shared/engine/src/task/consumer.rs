@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use payguard_model::{EventTime, ProcessingTime};
 
-use super::batch::{self, Batch};
 use super::IN;
+use super::batch::{self, Batch};
 use super::committer::{Proposal, commit, wake_consumers};
 use super::flush::{dirty_bytes, flush};
 use super::recover::{apply_rows, load_state};
@@ -375,9 +375,9 @@ impl ConsumerTask {
             }
         }
         let shard = self.plan.shard;
-        let reads = opened.iter().map(|(store, row)| {
-            patiently_open(&self.env, move || open_row(*store, task, row, upstream, shard))
-        });
+        let reads = opened
+            .iter()
+            .map(|(store, row)| patiently_open(&self.env, move || open_row(*store, task, row, upstream, shard)));
         Ok((futures_util::future::try_join_all(reads).await?, rows))
     }
 
@@ -436,8 +436,7 @@ fn worth_committing(live: &Live, proposal: &Proposal, batch: &Batch, now: Proces
         Body::Operators(_) => changed,
         // A sink's progress without records is for `status` and collection only.
         Body::Sink(..) => {
-            changed
-                && (batch.watermark == EventTime::MAX || now.since(live.head.committed_at()) >= SINK_PROGRESS_MS)
+            changed && (batch.watermark == EventTime::MAX || now.since(live.head.committed_at()) >= SINK_PROGRESS_MS)
         }
     }
 }

@@ -34,12 +34,8 @@ pub(super) async fn flush(
     for state in logic.states() {
         let operator = state.operator().to_owned();
         let dirty = state.take_dirty_pages(head.seq);
-        let address = |group, page| PageAddress {
-            stage: plan.task.stage.clone(),
-            group,
-            operator: operator.clone(),
-            page,
-        };
+        let address =
+            |group, page| PageAddress { stage: plan.task.stage.clone(), group, operator: operator.clone(), page };
         for body in dirty.put {
             let address = address(body.group, body.page);
             pages.push(Page { address, version, body: body.body.into(), expires_at_s: body.expires_at_s });
@@ -54,8 +50,7 @@ pub(super) async fn flush(
     }
     // Only after the pages that replace them: a crash in between must find one or the other.
     for chunk in obsolete.chunks(PARALLEL) {
-        let removals =
-            chunk.iter().map(|address| patiently(&env.settings, || env.state.delete_page(address, version)));
+        let removals = chunk.iter().map(|address| patiently(&env.settings, || env.state.delete_page(address, version)));
         all(removals).await?;
     }
     Ok(head.seq)

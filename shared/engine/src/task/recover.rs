@@ -75,9 +75,8 @@ pub(super) async fn apply_rows(
 
 async fn load_pages(env: &Env, plan: &TaskPlan) -> Result<Vec<Page>, EngineError> {
     let groups = groups_of_shard(plan.shard, plan.shards, KEY_GROUPS);
-    let reads = groups.map(|group| {
-        patiently(&env.settings, move || env.state.load_pages(&plan.task.stage, KeyGroup(group)))
-    });
+    let reads =
+        groups.map(|group| patiently(&env.settings, move || env.state.load_pages(&plan.task.stage, KeyGroup(group))));
     let pages: Vec<Vec<Page>> = futures_util::stream::iter(reads).buffer_unordered(PARALLEL).try_collect().await?;
     Ok(pages.into_iter().flatten().collect())
 }

@@ -196,8 +196,7 @@ impl SourceTask {
         if !outcome.is_mine() {
             return Ok(false);
         }
-        let everyone =
-            head.ended() || idle || now.since(self.woke_everyone_at) >= self.env.settings.watermark_wake_ms;
+        let everyone = head.ended() || idle || now.since(self.woke_everyone_at) >= self.env.settings.watermark_wake_ms;
         if everyone {
             self.woke_everyone_at = now;
         }

@@ -1,0 +1,166 @@
+//! The functions as they are deployed: processes that are started by their first event, run several at a time, are
+//! killed, and wake each other over the Invoke API. Only the stores are embedded.
+//!
+//! Kafka's deliveries are repeated, overlapping, shuffled, concurrent and cut off; wake-ups are lost. The output files
+//! must hold what the naive model publishes, every record once.
+
+mod data;
+mod http;
+mod pipeline;
+mod watch;
+
+use std::ops::Range;
+use std::time::Duration;
+
+use data::{PARTITIONS, RECORDS, event, expected, partitions};
+use http::AsyncInvoker;
+use payguard_engine::{Head, TaskId};
+use payguard_sim::reference::RawRecord;
+use payguard_tests::Setup;
+use pipeline::Pipeline;
+use serde_json::json;
+use watch::Watch;
+
+/// A bound on event times that no clock of a test machine breaks.
+const TEN_YEARS_MS: i64 = 315_360_000_000;
+
+fn setup() -> Setup {
+    let mut setup = Setup::default();
+    setup.config.source.max_future_ms = TEN_YEARS_MS;
+    setup
+}
+
+/// The same offsets of all partitions.
+fn of_all(range: Range<usize>) -> Vec<(usize, Range<usize>)> {
+    (0..PARTITIONS).map(|partition| (partition, range.clone())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_record_comes_out_once_whatever_happens_to_deliveries_and_processes() {
+    watch::build();
+    let (setup, partitions) = (setup(), partitions());
+    let pipeline = Pipeline::start(&setup).await;
+    let invoker = AsyncInvoker::start().await;
+    let variables = pipeline.variables(&setup, invoker.url());
+    let log = pipeline.dir().join("functions.log");
+
+    let watch = Watch::start(&variables, 1, &log).await;
+    invoker.pass_to(watch.port());
+    repeated_and_overlapping(&watch, &partitions).await;
+    bad_events(&watch).await;
+    watch.kill();
+
+    killed_while_they_work(&invoker, &variables, &log, &partitions).await;
+
+    let watch = Watch::start(&variables, 2, &log).await;
+    invoker.pass_to(watch.port());
+    concurrent(&watch, &partitions).await;
+    invoker.lose(true);
+    watch.deliver(&event(&partitions, &of_all(100..130))).await;
+    invoker.lose(false);
+    pipeline.catch_up(&watch, |_| true).await;
+    watch.kill();
+
+    let watch = Watch::start(&variables, 2, &log).await;
+    invoker.pass_to(watch.port());
+    to_the_end(&watch, &partitions).await;
+    let expected = expected(&setup, &partitions);
+    let closed = expected.get("merchant_stats").map_or(0, Vec::len);
+    pipeline.catch_up(&watch, |heads| totals(heads) >= closed as u64).await;
+    assert!(invoker.taken() > 0, "tasks wake each other");
+    assert_same(&pipeline, &expected);
+    pipeline.account(PARTITIONS * RECORDS).await;
+    watch.kill();
+    pipeline.stop().await;
+}
+
+async fn repeated_and_overlapping(watch: &Watch, partitions: &[Vec<RawRecord>]) {
+    watch.deliver(&event(partitions, &of_all(0..30))).await;
+    watch.deliver(&event(partitions, &of_all(0..30))).await;
+    watch.deliver(&event(partitions, &[(2, 10..45), (0, 20..40)])).await;
+    watch.deliver(&event(partitions, &[(1, 29..40), (3, 25..40)])).await;
+    watch.deliver(&event(partitions, &[(0, 0..20), (2, 0..5)])).await;
+}
+
+/// Every error is an answer with a type and a reason, not silence.
+async fn bad_events(watch: &Watch) {
+    let bad_value = json!({"eventSource": "aws:kafka", "records": {"payments.raw-0": [
+        {"topic": "payments.raw", "partition": 0, "offset": 90, "timestamp": 1, "value": "%%%"}
+    ]}});
+    let other_topic = json!({"eventSource": "aws:kafka", "records": {"orders-0": [
+        {"topic": "orders", "partition": 0, "offset": 0, "timestamp": 1, "value": "e30="}
+    ]}});
+    let cases = [
+        ("parse", bad_value.to_string(), "records.payments.raw-0[0].value"),
+        ("parse", "{\"eventSource\": \"aws:kafka\"".to_owned(), "EOF"),
+        ("parse", "{}".to_owned(), "expected exactly one of"),
+        ("parse", other_topic.to_string(), "orders"),
+        ("parse", json!({"wake": ["parse/payments.raw-0"]}).to_string(), "a wake-up"),
+        ("dedup", json!({"wake": ["rules/0"]}).to_string(), "rules/0"),
+        ("clock", json!({"source": "aws.s3"}).to_string(), "aws.s3"),
+    ];
+    for (function, event, reason) in cases {
+        let answer = watch.invoke_raw(function, event.clone().into_bytes()).await;
+        let text = |field: &str| answer.body.get(field).and_then(|v| v.as_str()).unwrap_or_default();
+        assert_eq!(answer.status, 500, "{event}: {:?}", answer.body);
+        assert!(!text("errorType").is_empty(), "{event}: {:?}", answer.body);
+        assert!(text("errorMessage").contains(reason), "{event}: {:?}", answer.body);
+    }
+}
+
+/// Processes end in the middle of a delivery, some before and some behind the commit.
+async fn killed_while_they_work(
+    invoker: &AsyncInvoker,
+    variables: &[(String, String)],
+    log: &std::path::Path,
+    partitions: &[Vec<RawRecord>],
+) {
+    for (millis, range) in [(400, 40..70), (1_200, 40..85)] {
+        let watch = Watch::start(variables, 1, log).await;
+        invoker.pass_to(watch.port());
+        let event = serde_json::to_vec(&event(partitions, &of_all(range))).expect("events serialize");
+        // The answer does not matter: the event is delivered again later.
+        let delivery = http::invoke(watch.port(), "parse", event.into());
+        drop(tokio::time::timeout(Duration::from_millis(millis), delivery).await);
+        watch.kill();
+    }
+}
+
+/// Two processes are given the same records at the same time.
+async fn concurrent(watch: &Watch, partitions: &[Vec<RawRecord>]) {
+    let whole = event(partitions, &of_all(40..85));
+    let part = event(partitions, &[(0, 30..90), (3, 40..80)]);
+    let behind = event(partitions, &[(0, 0..10)]);
+    tokio::join!(watch.deliver(&whole), watch.deliver(&part), watch.deliver(&whole), watch.deliver(&behind));
+    let (first, second) = (event(partitions, &of_all(80..100)), event(partitions, &of_all(85..100)));
+    tokio::join!(watch.deliver(&first), watch.deliver(&second));
+}
+
+/// The partitions are delivered one after the other, the last batches twice.
+async fn to_the_end(watch: &Watch, partitions: &[Vec<RawRecord>]) {
+    for partition in [2, 0, 3, 1] {
+        watch.deliver(&event(partitions, &[(partition, 130..RECORDS)])).await;
+    }
+    watch.deliver(&event(partitions, &of_all(120..RECORDS))).await;
+}
+
+/// Records that `totals` has written.
+fn totals(heads: &[(TaskId, Head)]) -> u64 {
+    let head = heads.iter().find(|(task, _)| &*task.stage.0 == "totals").map(|(_, head)| head);
+    head.and_then(|head| head.counters.get("in.merchant-stats")).copied().unwrap_or(0)
+}
+
+fn assert_same(pipeline: &Pipeline, expected: &std::collections::BTreeMap<String, Vec<String>>) {
+    let found = pipeline.outputs();
+    for (topic, lines) in expected {
+        let found = found.get(topic).cloned().unwrap_or_default();
+        let missing: Vec<_> = lines.iter().filter(|line| !found.contains(line)).collect();
+        let added: Vec<_> = found.iter().filter(|line| !lines.contains(line)).collect();
+        assert!(missing.is_empty() && added.is_empty(), "{topic}: missing {missing:#?}\nnot expected {added:#?}");
+        assert_eq!(found, *lines, "{topic}: a record is there more or less often than expected");
+        assert!(!lines.is_empty(), "{topic} proves nothing");
+    }
+    for (topic, lines) in found {
+        assert!(expected.contains_key(&topic) || lines.is_empty(), "{topic} is not expected: {lines:#?}");
+    }
+}

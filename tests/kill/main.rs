@@ -1,0 +1,153 @@
+//! `payguard run` killed with SIGKILL at random moments and started again: the outputs are those of an undisturbed run,
+//! byte for byte but for the clock reading in refused records.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use payguard_generator::{GeneratorConfig, write_files};
+use tempfile::TempDir;
+
+/// Kills of one run.
+const KILLS: usize = 20;
+
+/// The command as it was built beside this test.
+fn payguard() -> PathBuf {
+    let test = std::env::current_exe().expect("this test's path");
+    let path = test.parent().and_then(Path::parent).expect("target/<profile>/deps").join("payguard");
+    assert!(path.exists(), "{} is missing: build it with `cargo build --release -p payguard`", path.display());
+    path
+}
+
+/// Generated payments and folders for runs.
+struct Bench {
+    dir: TempDir,
+    options: Vec<String>,
+}
+
+impl Bench {
+    fn new(records: u64, seed: u64, options: &[&str]) -> Bench {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let config = GeneratorConfig {
+            records,
+            seed,
+            rate: 200,
+            late: 0.05,
+            late_max_ms: 200_000,
+            dup: 0.02,
+            bad: 0.01,
+            burst: 0.002,
+            confirm: 0.0,
+            ..GeneratorConfig::default()
+        };
+        write_files(&config, &dir.path().join("data"), |_| ()).expect("payments are generated");
+        Bench { dir, options: options.iter().map(|o| (*o).to_owned()).collect() }
+    }
+
+    fn start(&self, name: &str) -> Child {
+        let folder = |kind: &str| self.dir.path().join(format!("{name}-{kind}"));
+        Command::new(payguard())
+            .args(["run", "--payments"])
+            .arg(self.dir.path().join("data").join("payments.jsonl"))
+            .arg("--out")
+            .arg(folder("out"))
+            .arg("--state")
+            .arg(folder("state"))
+            .args(&self.options)
+            .current_dir(self.dir.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("payguard starts")
+    }
+
+    fn finish(&self, name: &str) {
+        let output = self.start(name).wait_with_output().expect("payguard ends");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Kills runs at random moments until `KILLS` of them were hit; false when a run ended before it could be killed.
+    fn kill_repeatedly(&self, name: &str, moments: &mut Moments) -> usize {
+        for kill in 0..KILLS {
+            let mut child = self.start(name);
+            std::thread::sleep(moments.next());
+            if let Some(status) = child.try_wait().expect("the state of payguard") {
+                let output = child.wait_with_output().expect("payguard ended");
+                assert!(status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+                return kill;
+            }
+            child.kill().expect("killed");
+            child.wait().expect("gone");
+        }
+        KILLS
+    }
+
+    /// Every output file; the clock reading of refused records is left out.
+    fn outputs(&self, name: &str) -> BTreeMap<String, String> {
+        let folder = self.dir.path().join(format!("{name}-out"));
+        let files = std::fs::read_dir(folder).expect("the output folder");
+        files
+            .map(|file| file.expect("a file").path())
+            .filter(|path| path.extension().is_some_and(|e| e == "jsonl"))
+            .map(|path| {
+                let text = std::fs::read_to_string(&path).expect("an output file");
+                (path.file_name().expect("a name").to_string_lossy().into_owned(), without_clock(&text))
+            })
+            .collect()
+    }
+}
+
+/// Cuts `"rejectedAtMs":<digits>` out of every line.
+fn without_clock(text: &str) -> String {
+    let mut parts = text.split("\"rejectedAtMs\":");
+    let mut clean = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        clean.push_str(part.trim_start_matches(|c: char| c.is_ascii_digit()));
+    }
+    clean
+}
+
+/// Random waiting times from a seed.
+struct Moments(u64);
+
+impl Moments {
+    /// From 20 ms, before the stores are open, to 320 ms, in the midst of the work.
+    fn next(&mut self) -> Duration {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Duration::from_millis(20 + (self.0 >> 33) % 300)
+    }
+}
+
+fn assert_survives_kills(bench: &Bench, seed: u64) {
+    bench.finish("undisturbed");
+    let expected = bench.outputs("undisturbed");
+    assert!(expected["fraud.alerts.jsonl"].lines().count() > 20, "the data raises alerts");
+    assert!(expected["payments.late.jsonl"].lines().count() > 20, "the data has late payments");
+    // A run that ends before its twentieth kill leaves less to prove: its folders count, and another one is begun.
+    let (mut moments, mut kills, mut round) = (Moments(seed), 0, 0);
+    while kills < KILLS {
+        let name = format!("killed-{round}");
+        kills += bench.kill_repeatedly(&name, &mut moments);
+        bench.finish(&name);
+        let found = bench.outputs(&name);
+        for (file, text) in &expected {
+            assert!(found[file] == *text, "{file} differs after kills (seed {seed}, folder {name})");
+        }
+        // Once more on finished folders: nothing changes.
+        bench.finish(&name);
+        assert!(bench.outputs(&name) == found, "a finished run was changed by another start");
+        round += 1;
+    }
+}
+
+#[test]
+fn twenty_kills_leave_the_outputs_byte_for_byte() {
+    assert_survives_kills(&Bench::new(60_000, 5, &["--rows-per-commit", "200"]), 1);
+}
+
+#[test]
+fn twenty_kills_at_four_shards_with_frequent_flushes_leave_the_outputs_byte_for_byte() {
+    let options = ["--rows-per-commit", "500", "--shards", "4", "--set", "engine.flush_every_ms=50"];
+    assert_survives_kills(&Bench::new(30_000, 6, &options), 2);
+}

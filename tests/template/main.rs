@@ -1,0 +1,386 @@
+//! What no linter of templates sees: that `template.yaml` fits the topology, the functions, the tables and itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use payguard_engine::StageId;
+use payguard_topology::config::RESERVED;
+use payguard_topology::{Config, StageKind, Topology, payguard};
+use serde_yaml_ng::Value;
+
+/// Properties of SAM's MSK event source that exist.
+const MSK_PROPERTIES: [&str; 19] = [
+    "BatchSize",
+    "BisectBatchOnFunctionError",
+    "ConsumerGroupId",
+    "DestinationConfig",
+    "Enabled",
+    "FilterCriteria",
+    "FunctionResponseTypes",
+    "KmsKeyArn",
+    "LoggingConfig",
+    "MaximumBatchingWindowInSeconds",
+    "MaximumRecordAgeInSeconds",
+    "MaximumRetryAttempts",
+    "MetricsConfig",
+    "ProvisionedPollerConfig",
+    "SchemaRegistryConfig",
+    "SourceAccessConfigurations",
+    "StartingPosition",
+    "Stream",
+    "Topics",
+];
+/// MSK's own limit of a function's timeout, seconds.
+const LONGEST_TIMEOUT: u64 = 14 * 60;
+
+struct Template {
+    root: Value,
+}
+
+impl Template {
+    fn read() -> Template {
+        let text = std::fs::read_to_string(workspace().join("template.yaml")).expect("template.yaml is readable");
+        Template { root: serde_yaml_ng::from_str(&text).expect("template.yaml is YAML") }
+    }
+
+    fn resources(&self, kind: &str) -> BTreeMap<String, &Value> {
+        let all = self.root["Resources"].as_mapping().expect("resources");
+        let of_kind = all.iter().filter(|(_, resource)| text(&resource["Type"]) == kind);
+        of_kind.map(|(name, resource)| (text(name), resource)).collect()
+    }
+
+    /// The functions by the binary they run.
+    fn functions(&self) -> BTreeMap<String, &Value> {
+        let functions = self.resources("AWS::Serverless::Function").into_values();
+        functions.map(|function| (text(&function["Metadata"]["BuildProperties"]["Binary"]), function)).collect()
+    }
+
+    /// A property of a function, or what all functions have.
+    fn property<'a>(&'a self, function: &'a Value, name: &str) -> &'a Value {
+        match &function["Properties"][name] {
+            Value::Null => &self.root["Globals"]["Function"][name],
+            value => value,
+        }
+    }
+
+    /// The statements of a function's role.
+    fn statements(&self, function: &Value) -> Vec<&Value> {
+        let role = text(&function["Properties"]["Role"]).replace("GetAtt ", "").replace(".Arn", "");
+        let role = self.resources("AWS::IAM::Role").remove(&role).unwrap_or_else(|| panic!("no role {role}"));
+        assert!(role["Properties"]["ManagedPolicyArns"].is_null(), "managed policies are wider than needed");
+        let policies = role["Properties"]["Policies"].as_sequence().expect("policies");
+        policies.iter().flat_map(|p| list(&p["PolicyDocument"]["Statement"])).collect()
+    }
+
+    fn variables(&self, function: &Value) -> BTreeMap<String, String> {
+        let of = |value: &Value| -> Vec<(String, String)> {
+            let variables = value["Environment"]["Variables"].as_mapping();
+            variables.into_iter().flatten().map(|(name, value)| (text(name), self.value(value))).collect()
+        };
+        of(&self.root["Globals"]["Function"]).into_iter().chain(of(&function["Properties"])).collect()
+    }
+
+    /// A value; a reference to a parameter is the parameter's default.
+    fn value(&self, value: &Value) -> String {
+        let text = text(value);
+        match text.strip_prefix("Ref ").map(|name| &self.root["Parameters"][name]["Default"]) {
+            Some(Value::Null) | None => text,
+            Some(default) => self::text(default),
+        }
+    }
+}
+
+/// A scalar as text; what an intrinsic function is given, behind its name (`Ref Topic`), except for `!Sub`.
+fn text(value: &Value) -> String {
+    match value {
+        Value::Tagged(tagged) => {
+            let tag = tagged.tag.to_string().trim_start_matches('!').to_owned();
+            let inner = match &tagged.value {
+                Value::Sequence(parts) => text(&parts[0]),
+                other => text(other),
+            };
+            if tag == "Sub" { inner } else { format!("{tag} {inner}") }
+        }
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        Value::Bool(yes) => yes.to_string(),
+        _ => String::new(),
+    }
+}
+
+/// A list, or a single value as a list.
+fn list(value: &Value) -> Vec<&Value> {
+    match value {
+        Value::Sequence(values) => values.iter().collect(),
+        Value::Null => Vec::new(),
+        one => vec![one],
+    }
+}
+
+fn texts(value: &Value) -> BTreeSet<String> {
+    list(value).into_iter().map(text).collect()
+}
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn topology() -> Topology {
+    payguard(&Config::default())
+}
+
+fn upstreams(topology: &Topology, stage: &StageId) -> BTreeSet<String> {
+    topology.inputs(stage).map(|stream| stream.producer.to_string()).collect()
+}
+
+fn set(names: impl IntoIterator<Item = String>) -> BTreeSet<String> {
+    names.into_iter().collect()
+}
+
+#[test]
+fn every_stage_has_a_function_that_runs_its_binary() {
+    let template = Template::read();
+    let functions = template.functions();
+    let stages = set(topology().stages.iter().map(|s| s.id.to_string()));
+    assert_eq!(set(functions.keys().cloned()), stages);
+    assert_eq!(template.resources("AWS::Serverless::Function").len(), stages.len(), "no binary runs twice");
+    for (stage, function) in functions {
+        let manifest = std::fs::read_to_string(workspace().join("functions").join(&stage).join("Cargo.toml"));
+        let manifest: toml::Table = manifest.expect("a package for every function").parse().expect("TOML");
+        let bins: Vec<&str> =
+            manifest["bin"].as_array().expect("bins").iter().filter_map(|b| b["name"].as_str()).collect();
+        assert_eq!(bins, [stage.as_str()]);
+        assert_eq!(text(&function["Metadata"]["BuildMethod"]), "rust-cargolambda");
+        assert_eq!(text(&function["Properties"]["FunctionName"]), format!("${{FunctionPrefix}}{stage}"));
+        assert_eq!(texts(template.property(function, "Architectures")), set(["arm64".to_owned()]));
+        assert_eq!(text(template.property(function, "Runtime")), "provided.al2023");
+        assert_eq!(text(template.property(function, "Handler")), "bootstrap");
+    }
+}
+
+#[test]
+fn every_function_ends_before_its_event_source_gives_it_up_and_logs_to_a_group_that_is_kept_for_a_time() {
+    let template = Template::read();
+    let groups = template.resources("AWS::Logs::LogGroup");
+    for (stage, function) in template.functions() {
+        let timeout = template.property(function, "Timeout").as_u64().expect("a timeout");
+        assert!(timeout <= LONGEST_TIMEOUT, "{stage}: {timeout} s");
+        let group = text(&function["Properties"]["LoggingConfig"]["LogGroup"]).replace("Ref ", "");
+        let group = &groups[&group]["Properties"];
+        assert_eq!(text(&group["LogGroupName"]), format!("/aws/lambda/${{FunctionPrefix}}{stage}"));
+        assert_eq!(text(&group["RetentionInDays"]), "Ref LogRetentionDays");
+    }
+}
+
+#[test]
+fn the_variables_of_every_function_are_known_to_it() {
+    let template = Template::read();
+    for (stage, function) in template.functions() {
+        let variables = template.variables(function);
+        Config::default().load(None, variables.clone(), &RESERVED, &[]).unwrap_or_else(|e| panic!("{stage}: {e}"));
+        for needed in ["PAYGUARD_LEDGER_TABLE", "PAYGUARD_STATE_TABLE", "PAYGUARD_SEGMENT_BUCKET"] {
+            assert!(variables.contains_key(needed), "{stage} has no {needed}");
+        }
+        let kind = &topology().stage(&StageId::new(&stage)).expect("a stage").kind.clone();
+        let mount = list(&function["Properties"]["FileSystemConfigs"]).first().map(|c| text(&c["LocalMountPath"]));
+        let sink = variables.get("PAYGUARD_SINK").and_then(|url| url.strip_prefix("file://")).map(str::to_owned);
+        assert_eq!(mount, sink, "{stage} writes where its file system is");
+        assert_eq!(mount.is_some(), *kind == StageKind::Sink, "{stage}");
+    }
+}
+
+#[test]
+fn the_topic_is_mapped_to_the_source_with_properties_that_exist() {
+    let template = Template::read();
+    for (stage, function) in template.functions() {
+        let events = function["Properties"]["Events"].as_mapping().into_iter().flatten();
+        let events: Vec<&Value> = events.map(|(_, event)| event).collect();
+        let kinds: Vec<String> = events.iter().map(|event| text(&event["Type"])).collect();
+        match topology().stage(&StageId::new(&stage)).map(|s| s.kind.clone()) {
+            Some(StageKind::Source { .. }) => assert_eq!(kinds, ["MSK"], "{stage}"),
+            Some(StageKind::Schedule) => {
+                assert_eq!(kinds, ["Schedule"], "{stage}");
+                assert_eq!(text(&events[0]["Properties"]["Schedule"]), "rate(1 minute)");
+            }
+            _ => assert!(kinds.is_empty(), "{stage} is only woken"),
+        }
+    }
+    let source = template.functions()["parse"];
+    let mapping = source["Properties"]["Events"]["Payments"]["Properties"].as_mapping().expect("properties");
+    for name in mapping.keys().map(text) {
+        assert!(MSK_PROPERTIES.contains(&name.as_str()), "an MSK event source has no property {name}");
+    }
+    let get = |name: &str| mapping.get(name).unwrap_or(&Value::Null);
+    assert_eq!(texts(get("FunctionResponseTypes")), set(["ReportBatchItemFailures".to_owned()]));
+    assert_eq!(template.variables(source)["PAYGUARD_REPORT_BATCH_ITEM_FAILURES"], "true", "answer and mapping agree");
+    assert_eq!(text(get("StartingPosition")), "TRIM_HORIZON", "LATEST loses records");
+    assert_eq!(text(get("ConsumerGroupId")), "Ref ConsumerGroupId", "otherwise a new mapping begins anew");
+    assert_eq!(text(get("BisectBatchOnFunctionError")), "true");
+    assert!(!text(&get("DestinationConfig")["OnFailure"]["Destination"]).is_empty());
+    assert_eq!(texts(get("Topics")), set(["Ref Topic".to_owned()]));
+    assert_eq!(template.variables(source)["PAYGUARD_SOURCE_TOPIC"], Config::default().source.topic);
+    assert!(get("MaximumRetryAttempts").as_u64().is_some_and(|n| n > 10 && n <= 10_000), "-1 would mean 10");
+    assert!(get("MaximumRecordAgeInSeconds").as_u64().is_some_and(|n| (60..=604_800).contains(&n)));
+    let pollers: BTreeSet<String> =
+        get("ProvisionedPollerConfig").as_mapping().expect("provisioned mode").keys().map(text).collect();
+    assert_eq!(pollers, set(["MaximumPollers".to_owned(), "MinimumPollers".to_owned()]));
+    assert_eq!(template.root["Parameters"]["BatchSize"]["MaxValue"].as_u64(), Some(10_000));
+    assert_eq!(template.root["Parameters"]["BatchingWindowSeconds"]["MaxValue"].as_u64(), Some(300));
+}
+
+#[test]
+fn policies_name_exact_actions() {
+    let template = Template::read();
+    let mut roles = BTreeSet::new();
+    for (stage, function) in template.functions() {
+        assert!(roles.insert(text(&function["Properties"]["Role"])), "{stage} has a role of its own");
+        assert!(function["Properties"]["Policies"].is_null(), "{stage}: a policy beside its role has no effect");
+        for statement in template.statements(function) {
+            let actions = texts(&statement["Action"]);
+            assert!(!actions.is_empty() && text(&statement["Effect"]) == "Allow", "{stage}: {statement:?}");
+            assert!(actions.iter().all(|action| !action.contains('*')), "{stage}: {actions:?}");
+            let everything = texts(&statement["Resource"]).contains("*");
+            assert!(!everything || actions.iter().all(|a| a.starts_with("ec2:")), "{stage}: {actions:?} of everything");
+            if actions.iter().any(|action| action.starts_with("dynamodb:")) {
+                let keys = &statement["Condition"]["ForAllValues:StringLike"]["dynamodb:LeadingKeys"];
+                assert!(!list(keys).is_empty(), "{stage}: {actions:?} of all keys");
+            }
+        }
+    }
+    assert_eq!(roles.len(), template.resources("AWS::IAM::Role").len(), "no role is left over");
+}
+
+/// What a function may do with the keys of which stages: `ledger:Action` and `state:Action` to the stages' names.
+fn key_access(template: &Template, function: &Value) -> BTreeMap<String, BTreeSet<String>> {
+    let mut access: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for statement in template.statements(function) {
+        let keys = texts(&statement["Condition"]["ForAllValues:StringLike"]["dynamodb:LeadingKeys"]);
+        let table = text(&statement["Resource"]).replace("GetAtt ", "").replace("Table.Arn", "").to_lowercase();
+        for action in texts(&statement["Action"]) {
+            let Some(action) = action.strip_prefix("dynamodb:") else { continue };
+            let stages = keys.iter().map(|key| key.trim_start_matches("${Pipeline}#").to_owned());
+            access.entry(format!("{table}:{action}")).or_default().extend(stages);
+        }
+    }
+    access
+}
+
+#[test]
+fn a_function_writes_its_own_keys_and_reads_those_of_the_stages_before_it() {
+    let (template, topology) = (Template::read(), topology());
+    for stage in &topology.stages {
+        let id = stage.id.to_string();
+        let access = key_access(&template, template.functions()[&id]);
+        let get = |action: &str| access.get(action).cloned().unwrap_or_default();
+        if stage.kind == StageKind::Schedule {
+            assert_eq!(access, BTreeMap::from([("ledger:GetItem".to_owned(), set(["*".to_owned()]))]));
+            continue;
+        }
+        let own = set([id.clone(), format!("{id}/*")]);
+        let upstream = upstreams(&topology, &stage.id);
+        let rows = set(upstream.iter().map(|u| format!("{u}/*")));
+        let sources = upstream
+            .iter()
+            .filter(|u| topology.stage(&StageId::new(u)).is_some_and(|s| matches!(s.kind, StageKind::Source { .. })));
+        let registries = set(sources.cloned());
+        assert_eq!(get("ledger:PutItem"), own, "{id}");
+        assert_eq!(get("ledger:UpdateItem"), own, "{id}");
+        assert_eq!(get("ledger:GetItem"), &own | &registries, "{id}");
+        assert_eq!(get("ledger:DeleteItem"), BTreeSet::new(), "{id}");
+        let (own_rows, own_state) = match stage.kind {
+            StageKind::Operators => (own, set([format!("{id}#*")])),
+            _ => (BTreeSet::new(), BTreeSet::new()),
+        };
+        assert_eq!(get("ledger:Query"), &own_rows | &rows, "{id}");
+        for action in ["Query", "PutItem", "DeleteItem"] {
+            assert_eq!(get(&format!("state:{action}")), own_state, "{id} {action}");
+        }
+    }
+}
+
+#[test]
+fn a_function_reads_and_writes_only_its_segments_and_wakes_only_its_consumers() {
+    let (template, topology) = (Template::read(), topology());
+    for stage in &topology.stages {
+        let id = stage.id.to_string();
+        let statements = template.statements(template.functions()[&id]);
+        let resources = |action: &str, within: &str| -> BTreeSet<String> {
+            let of_action = statements.iter().filter(|s| texts(&s["Action"]).contains(action));
+            let all = of_action.flat_map(|s| texts(&s["Resource"]));
+            all.filter_map(|resource| resource.split_once(within).map(|(_, rest)| rest.to_owned())).collect()
+        };
+        let upstream = upstreams(&topology, &stage.id);
+        let own = set((stage.kind == StageKind::Operators).then(|| format!("{id}/*")));
+        let written = set(topology.outputs(&stage.id).next().map(|_| format!("{id}/*")));
+        let segments = "${SegmentBucket.Arn}/${Pipeline}/";
+        assert_eq!(resources("s3:GetObject", segments), &own | &set(upstream.iter().map(|u| format!("{u}/*"))), "{id}");
+        assert_eq!(resources("s3:PutObject", segments), written, "{id}");
+        let consumers = set(topology.outputs(&stage.id).map(|stream| stream.consumer.to_string()));
+        let everyone = set(topology.stages.iter().filter(|s| s.id != stage.id).map(|s| s.id.to_string()));
+        let wakes = match stage.kind {
+            StageKind::Schedule => everyone,
+            StageKind::Source { .. } => consumers,
+            // A task whose time ends before its input wakes itself.
+            StageKind::Operators | StageKind::Sink => &consumers | &set([id.clone()]),
+        };
+        assert_eq!(resources("lambda:InvokeFunction", ":function:${FunctionPrefix}"), wakes, "{id}");
+    }
+}
+
+#[test]
+fn stores_are_kept_encrypted_and_recoverable() {
+    let template = Template::read();
+    let tables = template.resources("AWS::DynamoDB::Table");
+    let keys = [("LedgerTable", ["task", "row"]), ("StateTable", ["group", "page"])];
+    assert_eq!(tables.len(), keys.len());
+    for (name, key) in keys {
+        let (table, properties) = (tables[name], &tables[name]["Properties"]);
+        let schema: Vec<String> = list(&properties["KeySchema"]).iter().map(|k| text(&k["AttributeName"])).collect();
+        assert_eq!(schema, key, "{name}");
+        assert_eq!(text(&properties["BillingMode"]), "PAY_PER_REQUEST");
+        assert_eq!(text(&properties["DeletionProtectionEnabled"]), "true");
+        assert_eq!(text(&properties["PointInTimeRecoverySpecification"]["PointInTimeRecoveryEnabled"]), "true");
+        assert_eq!(text(&properties["SSESpecification"]["SSEEnabled"]), "true");
+        assert_eq!(text(&table["DeletionPolicy"]), "Retain");
+        assert_eq!(text(&table["UpdateReplacePolicy"]), "Retain");
+    }
+    assert_eq!(text(&tables["StateTable"]["Properties"]["TimeToLiveSpecification"]["AttributeName"]), "expires_at");
+    assert!(tables["LedgerTable"]["Properties"]["TimeToLiveSpecification"].is_null(), "the ledger never expires");
+    let bucket = template.resources("AWS::S3::Bucket")["SegmentBucket"];
+    assert_eq!(text(&bucket["DeletionPolicy"]), "Retain");
+    let access = bucket["Properties"]["PublicAccessBlockConfiguration"].as_mapping().expect("a block");
+    assert!(access.len() == 4 && access.values().all(|v| v.as_bool() == Some(true)));
+    assert!(!bucket["Properties"]["BucketEncryption"].is_null());
+    let rule = &bucket["Properties"]["LifecycleConfiguration"]["Rules"][0];
+    assert_eq!(text(&rule["ExpirationInDays"]), "Ref SegmentExpirationDays");
+    let policy = template.resources("AWS::S3::BucketPolicy")["SegmentBucketPolicy"];
+    let statement = &policy["Properties"]["PolicyDocument"]["Statement"][0];
+    assert_eq!(text(&statement["Effect"]), "Deny");
+    assert_eq!(text(&statement["Condition"]["Bool"]["aws:SecureTransport"]), "false");
+}
+
+#[test]
+fn every_parameter_is_explained_and_used() {
+    let template = Template::read();
+    let source = std::fs::read_to_string(workspace().join("template.yaml")).expect("template.yaml is readable");
+    for (name, parameter) in template.root["Parameters"].as_mapping().expect("parameters") {
+        let name = text(name);
+        assert!(text(&parameter["Description"]).len() > 20, "{name}");
+        assert!(
+            source.contains(&format!("!Ref {name}")) || source.contains(&format!("${{{name}}}")),
+            "{name} is unused"
+        );
+    }
+}
+
+#[test]
+fn the_linter_finds_nothing() {
+    let own = workspace().join(".tools/bin/sam");
+    let sam = if own.exists() { own } else { PathBuf::from("sam") };
+    let run =
+        Command::new(&sam).args(["validate", "--lint"]).current_dir(workspace()).env("SAM_CLI_TELEMETRY", "0").output();
+    let run = run.unwrap_or_else(|e| panic!("sam does not start ({e}): run `scripts/tools.sh sam`, which installs it"));
+    let text = [run.stdout, run.stderr].concat();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&text));
+}
