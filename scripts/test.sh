@@ -17,6 +17,6 @@ step "tests"
 cargo test --release --workspace --no-fail-fast
 
 step "template"
-scripts/check-template.sh
+SAM_CLI_TELEMETRY=0 sam validate --lint --template template.yaml
 
 printf '\nall tests passed in %d min %d s\n' $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60))

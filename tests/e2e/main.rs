@@ -164,3 +164,11 @@ fn assert_same(pipeline: &Pipeline, expected: &std::collections::BTreeMap<String
         assert!(expected.contains_key(&topic) || lines.is_empty(), "{topic} is not expected: {lines:#?}");
     }
 }
+
+/// The example of the documentation is an event as Lambda makes it: repeats, a broken record, a tombstone, odd headers.
+#[test]
+fn the_example_event_is_understood() {
+    let event = payguard_aws::event::KafkaEvent::from_json(include_bytes!("event.json")).expect("a Kafka event");
+    assert_eq!((event.records.len(), event.record_count()), (2, 5));
+    assert!(event.records["payments.raw-1"][1].value.is_none());
+}

@@ -136,7 +136,7 @@ async fn the_same_seed_gives_the_same_run_operation_by_operation() {
         let mut traces = Vec::new();
         for _ in 0..2 {
             let world = SimWorld::new(NOW_MS);
-            world.plan(FaultPlan::random(seed, 30, true).with_latency(seed, 20));
+            world.plan(FaultPlan::random(seed, 8, true).with_latency(seed, 20));
             let feed = Feed::one(&records(seed, 40, Shape::DIRTY), 7);
             run_to_end(&world, &busy(), &feed, Restart::Fresh).await.expect("an end");
             traces.push(world.lock().trace.clone());

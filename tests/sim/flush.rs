@@ -7,7 +7,7 @@ use payguard_model::{KEY_GROUPS, key_group};
 use payguard_sim::reference::RawRecord;
 use payguard_sim::{Fault, FaultPlan, OpKind, SimWorld};
 use payguard_tests::data::{NOW_MS, START_MS, payment_json};
-use payguard_tests::{Feed, Outputs, Restart, Setup, assert_same, run_to_end, undisturbed};
+use payguard_tests::{Feed, Outputs, Restart, Setup, Shape, assert_same, records, run_to_end, undisturbed};
 
 /// Payments of 360 cards with long names and of one key group within 20 s, so that the group's pages are split.
 fn crowd() -> Feed {
@@ -37,14 +37,20 @@ fn setup() -> Setup {
     })
 }
 
-async fn calm(feed: &Feed) -> (Outputs, Vec<(u64, OpKind)>) {
-    let (world, expected) = undisturbed(&setup(), feed).await;
+/// What a calm run publishes, and its operations on pages.
+async fn pages_of(setup: &Setup, feed: &Feed) -> (Outputs, Vec<(u64, OpKind)>) {
+    let (world, expected) = undisturbed(setup, feed).await;
     let trace = world.lock().trace.clone();
     let pages: Vec<_> = (0u64..)
         .zip(trace)
         .map(|(k, (_, kind))| (k, kind))
         .filter(|(_, kind)| matches!(kind, OpKind::PutPage | OpKind::DeletePage))
         .collect();
+    (expected, pages)
+}
+
+async fn calm(feed: &Feed) -> (Outputs, Vec<(u64, OpKind)>) {
+    let (expected, pages) = pages_of(&setup(), feed).await;
     assert!(pages.iter().any(|(_, kind)| *kind == OpKind::DeletePage), "no page was split");
     assert!(!expected.publish.is_empty() && !expected.totals.is_empty());
     (expected, pages)
@@ -66,6 +72,29 @@ async fn a_flush_that_stops_at_any_page_loses_nothing() {
             let outputs = run_to_end(&world, &setup(), &feed, restart).await;
             assert_same(&outputs, &expected, &format!("{kind:?} {k} {fault:?} {restart:?}"));
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_commit_changed_and_a_flush_missed_is_in_a_later_flush() {
+    // Many cards and merchants, so that what one commit touches the next one often does not.
+    let shape = Shape { cards: 40, merchants: 40, repeats: 0, bad: 0, step_ms: 900, ..Shape::TIDY };
+    let feed = Feed::one(&records(9, 50, shape), 10);
+    let setup = Setup::default().with(|s| {
+        s.records_per_commit = 10;
+        s.flush_every_ms = 0;
+    });
+    let (expected, pages) = pages_of(&setup, &feed).await;
+    assert!(pages.len() > 200, "{}", pages.len());
+    for (k, kind) in pages {
+        let world = SimWorld::new(NOW_MS);
+        let restart = if k % 2 == 0 { Restart::Fresh } else { Restart::Warm };
+        let mut plan = FaultPlan::at(k, Fault::CrashBefore);
+        // Later crashes read back what the later flushes wrote.
+        plan.at.extend([200, 350, 500, 650, 800].map(|later| (k + later, Fault::CrashBefore)));
+        world.plan(plan);
+        let outputs = run_to_end(&world, &setup, &feed, restart).await;
+        assert_same(&outputs, &expected, &format!("{kind:?} {k} {restart:?}"));
     }
 }
 

@@ -126,7 +126,7 @@ mod lambda {
         let clients = clients_from_env().await;
         let segments = S3Segments::new(&clients.stores, "bucket", "payguard", Default::default());
         segments.put("k", Bytes::from_static(b"segment")).await.expect("put");
-        clients.stores.dynamodb.list_tables().send().await.expect_err("the answer has no body");
+        clients.stores.dynamodb.list_tables().send().await.expect("answered");
         LambdaWaker::from_env(clients.lambda).wake(&task()).await;
     }
 

@@ -55,6 +55,8 @@ pub struct TtlSet {
     changed: Vec<(ProcessingTime, Id)>,
     /// In a delta, not yet flushed.
     unflushed: Vec<(ProcessingTime, Id)>,
+    /// Stored size of what is in `unflushed`.
+    unflushed_bytes: usize,
     swept_at: ProcessingTime,
 }
 
@@ -67,6 +69,7 @@ impl TtlSet {
             ids: HashMap::new(),
             changed: Vec::new(),
             unflushed: Vec::new(),
+            unflushed_bytes: 0,
             swept_at: ProcessingTime(i64::MIN),
         }
     }
@@ -81,7 +84,14 @@ impl TtlSet {
         self.ids.retain(|_, at| !is_expired(*at, now));
         self.ids.shrink_to(self.ids.len() * 2);
         self.unflushed.retain(|(at, _)| !is_expired(*at, now));
+        self.unflushed_bytes = self.unflushed.iter().map(|(_, id)| id.stored_len()).sum();
         before - self.ids.len()
+    }
+
+    /// Ids that are committed and must be flushed.
+    fn remember(&mut self, ids: Vec<(ProcessingTime, Id)>) {
+        self.unflushed_bytes += ids.iter().map(|(_, id)| id.stored_len()).sum::<usize>();
+        self.unflushed.extend(ids);
     }
 
     fn add(&mut self, run: &Written, mut each: impl FnMut(ProcessingTime, &Id)) -> Result<(), DecodeError> {
@@ -119,7 +129,8 @@ impl OperatorState for TtlSet {
 
     fn take_delta(&mut self) -> Vec<u8> {
         let delta = WrittenRuns { runs: runs(self.changed.iter()) };
-        self.unflushed.append(&mut self.changed);
+        let written = std::mem::take(&mut self.changed);
+        self.remember(written);
         delta.encode_to_vec()
     }
 
@@ -128,7 +139,7 @@ impl OperatorState for TtlSet {
         for run in WrittenRuns::decode(delta)?.runs {
             self.add(&run, |at, id| added.push((at, id.clone())))?;
         }
-        self.unflushed.append(&mut added);
+        self.remember(added);
         Ok(())
     }
 
@@ -143,6 +154,7 @@ impl OperatorState for TtlSet {
 
     fn take_dirty_pages(&mut self, seq: u64) -> DirtyPages {
         let mut by_group: BTreeMap<u32, Vec<(ProcessingTime, Id)>> = BTreeMap::new();
+        self.unflushed_bytes = 0;
         for (at, id) in std::mem::take(&mut self.unflushed) {
             by_group.entry(key_group(&id.text(), KEY_GROUPS).0).or_default().push((at, id));
         }
@@ -162,7 +174,7 @@ impl OperatorState for TtlSet {
     }
 
     fn dirty_bytes(&self) -> usize {
-        self.unflushed.iter().map(|(_, id)| id.stored_len()).sum()
+        self.unflushed_bytes
     }
 
     fn keys(&self) -> usize {

@@ -301,6 +301,31 @@ fn a_key_group_that_grows_is_split_and_comes_back_whole_from_its_pages_alone() {
 }
 
 #[test]
+fn the_pages_of_a_split_that_come_late_do_not_hide_a_younger_page_that_was_never_split() {
+    let keys = keys();
+    let mut bench = Bench::new();
+    for at in 0..70 {
+        bench.step(&keys, &Step::Event(at, Do::Pad(600)));
+    }
+    bench.flush(&[false]);
+    assert!(bench.splits == 1 && bench.table.is_empty());
+    for at in 0..65 {
+        bench.step(&keys, &Step::Event(at, Do::Forget));
+    }
+    bench.flush(&[true]);
+    assert_eq!(bench.table.len(), 1);
+    bench.step(&keys, &Step::LateFlush(vec![true]));
+    assert!(bench.table.len() > 2, "old and young pages lie side by side");
+    bench.step(&keys, &Step::Restart);
+    bench.compare(&keys, &Step::Restart);
+    // And the next flush of what was recovered is right again.
+    bench.step(&keys, &Step::Event(66, Do::Add(1)));
+    bench.flush(&[true]);
+    bench.step(&keys, &Step::Restart);
+    bench.compare(&keys, &Step::Restart);
+}
+
+#[test]
 fn one_key_with_a_large_state_does_not_split_its_key_group_for_ever() {
     let keys = keys();
     let mut bench = Bench::new();

@@ -1,0 +1,60 @@
+//! The stamps of a task's outputs, whatever timers it has.
+
+use payguard_engine::StageId;
+use payguard_engine::logic::Collector;
+use payguard_engine::merge::Alignment;
+use payguard_engine::merge::{BufferedRow, Merger, Next};
+use payguard_engine::segment::{SegmentBuilder, SliceReader, open};
+use payguard_engine::{InputState, TaskId};
+use payguard_model::{EventTime, Payment, ProcessingTime};
+
+#[test]
+fn the_watermark_of_a_batch_never_goes_back_and_neither_do_stamps() {
+    let mut out = Collector::new(SegmentBuilder::new([("s", 1)]), EventTime(10), ProcessingTime(0));
+    for watermark in [5, 30, 20] {
+        out.advance(EventTime(watermark));
+        out.emit(0, "k", EventTime(0), &Payment::default());
+    }
+    assert_eq!(out.watermark(), EventTime(30));
+    let segment = out.finish().0.finish(&[]);
+    let slice = &segment.slices[0];
+    let mut reader = SliceReader::new(open(slice, &segment.bytes).expect("whole"), slice.count).expect("records");
+    let mut stamps = Vec::new();
+    while let Some(record) = reader.take().expect("a record") {
+        stamps.push(record.stamp.0);
+    }
+    assert_eq!(stamps, [10, 30, 30]);
+}
+
+#[test]
+fn two_streams_of_one_producer_are_read_in_the_order_of_emission_where_their_stamps_are_equal() {
+    let id = TaskId::shard(&StageId::new("up"), 0).to_string();
+    let mut seen = Vec::new();
+    // Emitted b, a, b, a at one watermark: in one commit, or cut after the second.
+    for commits in [vec![vec!["b1", "a2", "b3", "a4"]], vec![vec!["b1", "a2"], vec!["b3", "a4"]]] {
+        let mut merger = Merger::new(Alignment::Strict);
+        merger.add(&id, InputState::untouched(0));
+        for (seq, commit) in (1i64..).zip(commits) {
+            let mut builder = SegmentBuilder::new([("a", 1), ("b", 1)]);
+            for name in commit {
+                let stream = usize::from(name.starts_with('b'));
+                builder.push(stream, 0, EventTime(7), EventTime(7), 2, |b| b.extend_from_slice(name.as_bytes()));
+            }
+            let segment = builder.finish(&[]);
+            let slices = segment.slices.iter().map(|slice| {
+                let from = usize::try_from(slice.offset).expect("small");
+                let stored = segment.bytes.slice(from..from + usize::try_from(slice.len).expect("small"));
+                let reader = SliceReader::new(open(slice, &stored).expect("whole"), slice.count).expect("records");
+                (usize::from(slice.stream == "b"), reader)
+            });
+            let row = BufferedRow { seq, watermark: EventTime(7), idle: false, slices: slices.collect() };
+            merger.push(&id, row).expect("a row");
+        }
+        let mut order = Vec::new();
+        while let Next::Record(record) = merger.next().expect("records") {
+            order.push(String::from_utf8_lossy(&record.payload).into_owned());
+        }
+        seen.push(order);
+    }
+    assert_eq!(seen, [["b1", "a2", "b3", "a4"], ["b1", "a2", "b3", "a4"]]);
+}
