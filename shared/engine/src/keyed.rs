@@ -66,6 +66,9 @@ struct Slot<S> {
     changed: bool,
 }
 
+/// Prefixes of pages by key group.
+type PagesByGroup = BTreeMap<u32, BTreeSet<u32>>;
+
 type TimerQueue = BinaryHeap<Reverse<(i64, CompactString)>>;
 
 /// One operator with the state of all its keys.
@@ -78,7 +81,7 @@ pub struct KeyedRunner<O: KeyedOperator> {
     /// Keys changed since the last delta.
     changed: Vec<CompactString>,
     /// Key groups and prefixes changed since the last flush.
-    dirty: BTreeMap<u32, BTreeSet<u32>>,
+    dirty: PagesByGroup,
     dirty_bytes: usize,
     depth: BTreeMap<u32, u8>,
 }
@@ -268,7 +271,7 @@ impl<O: KeyedOperator> KeyedRunner<O> {
     }
 
     /// Entries of every page of the dirty groups that `wanted` asks for.
-    fn pages(&self, wanted: &BTreeMap<u32, BTreeSet<u32>>) -> BTreeMap<(u32, u32), Entries> {
+    fn pages(&self, wanted: &PagesByGroup) -> BTreeMap<(u32, u32), Entries> {
         let mut pages: BTreeMap<(u32, u32), Entries> = BTreeMap::new();
         for (group, prefixes) in wanted {
             for prefix in prefixes {
@@ -291,7 +294,7 @@ impl<O: KeyedOperator> KeyedRunner<O> {
     }
 
     /// Goes one level deeper in the groups whose pages have outgrown the limit; returns the pages left behind.
-    fn split(&mut self, groups: &BTreeSet<u32>) -> (BTreeMap<u32, BTreeSet<u32>>, Vec<(u32, String)>) {
+    fn split(&mut self, groups: &BTreeSet<u32>) -> (PagesByGroup, Vec<(u32, String)>) {
         let mut wanted = BTreeMap::new();
         let mut left_behind = Vec::new();
         for group in groups {

@@ -118,7 +118,7 @@ impl Merger {
     ///
     /// # Errors
     /// When a buffered slice does not parse.
-    pub fn next(&mut self) -> Result<Next, SliceError> {
+    pub fn take_next(&mut self) -> Result<Next, SliceError> {
         let mut best: Option<(EventTime, usize)> = None;
         for (index, input) in self.inputs.iter().enumerate() {
             if let Some(stamp) = input.next_stamp()

@@ -51,7 +51,7 @@ fn two_streams_of_one_producer_are_read_in_the_order_of_emission_where_their_sta
             merger.push(&id, row).expect("a row");
         }
         let mut order = Vec::new();
-        while let Next::Record(record) = merger.next().expect("records") {
+        while let Next::Record(record) = merger.take_next().expect("records") {
             order.push(String::from_utf8_lossy(&record.payload).into_owned());
         }
         seen.push(order);

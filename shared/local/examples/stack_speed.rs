@@ -88,7 +88,7 @@ async fn objects(segments: &Arc<S3Segments>, size: usize, tasks: usize) -> Resul
     let store = Arc::clone(segments);
     measure(&format!("get {size}"), size, tasks, move |task, n| {
         let store = Arc::clone(&store);
-        async move { store.get(&key(task, n % 50), 0, size as u64).await.map(drop) }
+        async move { store.get(&key(task, n % 10), 0, size as u64).await.map(drop) }
     })
     .await
 }

@@ -39,7 +39,8 @@ pub(crate) fn check_commit(log: &TaskLog, head: &Head, row: &CommitRow) -> Resul
     // Inputs that did not move may be listed in the head without a row.
     let listed = |s: &InputState| *s == InputState::untouched(0) || *s == InputState::untouched(-1);
     for (input, state) in &head.inputs {
-        if inputs.get(input) != Some(state) && !(listed(state) && !inputs.contains_key(input)) {
+        let new_and_untouched = listed(state) && !inputs.contains_key(input);
+        if !new_and_untouched && inputs.get(input) != Some(state) {
             return Err(format!("INV-2: head and rows differ on {input}"));
         }
     }

@@ -414,7 +414,8 @@ mod tests {
 
     #[test]
     fn whatever_is_misspelt_or_out_of_range_is_an_error() {
-        let cases: [(&[(&str, &str)], &[(&str, &str)], &str); 8] = [
+        type Pairs<'a> = &'a [(&'a str, &'a str)];
+        let cases: [(Pairs<'_>, Pairs<'_>, &str); 8] = [
             (&[("PAYGUARD_RULES_VELOCITY", "3")], &[], "no such key"),
             (&[], &[("rules.velocity", "3")], "no such key"),
             (&[], &[("rules.velocity_max_payments", "many")], "whole number"),

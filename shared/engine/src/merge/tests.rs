@@ -89,7 +89,7 @@ impl<'r> Task<'r> {
     fn batch(&mut self, limit: usize) {
         for _ in 0..limit {
             self.watermark = self.watermark.max(self.merger.watermark().0);
-            let Next::Record(record) = self.merger.next().unwrap() else { return };
+            let Next::Record(record) = self.merger.take_next().unwrap() else { return };
             let name = String::from_utf8(record.payload.to_vec()).unwrap();
             self.seen.push((self.watermark, record.stream, name));
         }

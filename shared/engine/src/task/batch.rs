@@ -113,7 +113,7 @@ fn name_counts(plan: &TaskPlan, counts: &[u64]) -> BTreeMap<String, u64> {
 }
 
 fn take(plan: &TaskPlan, merger: &mut Merger) -> Result<Option<MergedRecord>, EngineError> {
-    match merger.next() {
+    match merger.take_next() {
         Ok(Next::Record(record)) => Ok(Some(record)),
         Ok(Next::Blocked | Next::Empty) => Ok(None),
         Err(error) => Err(EngineError::Broken {

@@ -410,7 +410,7 @@ async fn patiently_open<T, F>(env: &Env, mut open: impl FnMut() -> F) -> Result<
 where
     F: Future<Output = Result<T, EngineError>>,
 {
-    let outcome = patiently(&env.settings, || {
+    patiently(&env.settings, || {
         let attempt = open();
         async move {
             match attempt.await {
@@ -420,8 +420,7 @@ where
             }
         }
     })
-    .await?;
-    outcome
+    .await?
 }
 
 /// Whether a batch changed anything that must be remembered now.

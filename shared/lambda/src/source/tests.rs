@@ -83,7 +83,7 @@ async fn of_a_partition_that_fails_every_unprocessed_offset_is_reported() {
     let failing = names.first().unwrap().0.clone();
     let offsets = if failing == "payments.raw-0" { vec![2, 3] } else { vec![1, 2] };
     assert_eq!(names, offsets.iter().map(|offset| (failing.clone(), *offset)).collect::<Vec<_>>());
-    assert_eq!(counted(&world, 0).0 + counted(&world, 1).0, if offsets[0] == 2 { 1 + 2 } else { 3 });
+    assert_eq!(counted(&world, 0).0 + counted(&world, 1).0, 3);
     assert_eq!(host.handle(event(&[(0, &[2, 3]), (1, &[1, 2])]), LEFT).await.unwrap(), BatchResponse::default());
     assert_eq!((counted(&world, 0), counted(&world, 1)), ((3, 4), (2, 3)));
 }
