@@ -29,7 +29,7 @@ pub(crate) fn print(text: &str) {
     }
 }
 
-/// Prints a line with [`print`].
+/// Prints a line, as [`print()`] does.
 macro_rules! say {
     ($($text:tt)*) => { $crate::text::print(&format!("{}\n", format_args!($($text)*))) };
 }
