@@ -1,5 +1,5 @@
 //! `payguard run` killed with SIGKILL at random moments and started again: the outputs are those of an undisturbed run,
-//! byte for byte but for the clock reading in refused records.
+//! byte for byte but for the clock reading in refused records. The same for a run whose disk was full.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,8 +46,12 @@ impl Bench {
     }
 
     fn start(&self, name: &str) -> Child {
+        self.spawn(Command::new(payguard()), name)
+    }
+
+    fn spawn(&self, mut command: Command, name: &str) -> Child {
         let folder = |kind: &str| self.dir.path().join(format!("{name}-{kind}"));
-        Command::new(payguard())
+        command
             .args(["run", "--payments"])
             .arg(self.dir.path().join("data").join("payments.jsonl"))
             .arg("--out")
@@ -150,4 +154,20 @@ fn twenty_kills_leave_the_outputs_byte_for_byte() {
 fn twenty_kills_at_four_shards_with_frequent_flushes_leave_the_outputs_byte_for_byte() {
     let options = ["--rows-per-commit", "500", "--shards", "4", "--set", "engine.flush_every_ms=50"];
     assert_survives_kills(&Bench::new(30_000, 6, &options), 2);
+}
+
+#[test]
+fn a_full_disk_is_a_clear_error_and_the_next_run_goes_on() {
+    let bench = Bench::new(20_000, 7, &["--rows-per-commit", "500"]);
+    bench.finish("undisturbed");
+    // No file may grow beyond 1 MiB: the database of the embedded stores comes to that first.
+    let mut limited = Command::new("bash");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 1024; exec \"$@\"", "limited"]).arg(payguard());
+    let output = bench.spawn(limited, "full").wait_with_output().expect("payguard ends");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "a run on a full disk cannot succeed");
+    assert!(text.contains("disk"), "{text}");
+    assert!(text.contains("run the same command to go on"), "{text}");
+    bench.finish("full");
+    assert!(bench.outputs("full") == bench.outputs("undisturbed"), "the run went on where it had stopped");
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use payguard_local::bounded;
+use payguard_local::file_source::FileSourceError;
 use payguard_topology::Config;
 use payguard_topology::config::AlignmentMode;
 
@@ -13,6 +14,7 @@ use super::summary;
 use crate::Failure;
 use crate::config::ConfigArgs;
 use crate::session::Session;
+use crate::text::chain;
 
 /// How often the progress line is drawn anew.
 const REDRAW: Duration = Duration::from_millis(250);
@@ -50,13 +52,22 @@ async fn process(args: &Args, config: Config) -> Result<ExitCode, Failure> {
     let bar = progress_bar(bytes)?;
     let result = bounded::run(&session.pipeline, &args.payments, |bytes| bar.inc(bytes)).await;
     bar.finish_and_clear();
-    let lines = result?;
+    let lines = result.map_err(|error| advise(&error, args.state.is_some()))?;
     let heads = session.pipeline.heads().await?;
     let summary = summary::Summary::of(&session, &heads, lines, started.elapsed(), &args.out);
     session.stack.stop().await;
     let text = if args.json { summary.to_json() } else { summary.to_text() };
     say!("{text}");
     Ok(if summary.discrepancies.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The error, with what it means for the work done so far.
+fn advise(error: &FileSourceError, durable: bool) -> Failure {
+    let text = chain(error);
+    match durable {
+        true => format!("{text}\nWhat was committed is kept: mend the cause and run the same command to go on").into(),
+        false => format!("{text}\nThe state was in memory only: with --state DIR a run can go on after a failure").into(),
+    }
 }
 
 fn progress_bar(bytes: u64) -> Result<ProgressBar, Failure> {
