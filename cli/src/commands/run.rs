@@ -66,7 +66,9 @@ fn advise(error: &FileSourceError, durable: bool) -> Failure {
     let text = chain(error);
     match durable {
         true => format!("{text}\nWhat was committed is kept: mend the cause and run the same command to go on").into(),
-        false => format!("{text}\nThe state was in memory only: with --state DIR a run can go on after a failure").into(),
+        false => {
+            format!("{text}\nThe state was in memory only: with --state DIR a run can go on after a failure").into()
+        }
     }
 }
 
