@@ -10,7 +10,6 @@ mod pipeline;
 mod watch;
 
 use std::ops::Range;
-use std::time::Duration;
 
 use data::{PARTITIONS, RECORDS, event, expected, partitions};
 use http::AsyncInvoker;
@@ -42,31 +41,28 @@ async fn every_record_comes_out_once_whatever_happens_to_deliveries_and_processe
     let pipeline = Pipeline::start(&setup).await;
     let invoker = AsyncInvoker::start().await;
     let variables = pipeline.variables(&setup, invoker.url());
-    let log = pipeline.dir().join("functions.log");
 
-    let watch = Watch::start(&variables, 1, &log).await;
+    let watch = Watch::start(&variables, 1, &pipeline.log()).await;
     invoker.pass_to(watch.port());
     repeated_and_overlapping(&watch, &partitions).await;
     bad_events(&watch).await;
     watch.kill();
 
-    killed_while_they_work(&invoker, &variables, &log, &partitions).await;
+    killed_while_they_work(&pipeline, &invoker, &variables, &partitions).await;
 
-    let watch = Watch::start(&variables, 2, &log).await;
+    let watch = Watch::start(&variables, 2, &pipeline.log()).await;
     invoker.pass_to(watch.port());
     concurrent(&watch, &partitions).await;
-    invoker.lose(true);
-    watch.deliver(&event(&partitions, &of_all(100..130))).await;
-    invoker.lose(false);
-    pipeline.catch_up(&watch, |_| true).await;
+    pipeline.settle(&watch).await;
+    wake_ups_lost(&pipeline, &invoker, &watch, &partitions).await;
     watch.kill();
 
-    let watch = Watch::start(&variables, 2, &log).await;
+    let watch = Watch::start(&variables, 2, &pipeline.log()).await;
     invoker.pass_to(watch.port());
     to_the_end(&watch, &partitions).await;
     let expected = expected(&setup, &partitions);
     let closed = expected.get("merchant_stats").map_or(0, Vec::len);
-    pipeline.catch_up(&watch, |heads| totals(heads) >= closed as u64).await;
+    pipeline.catch_up(&watch, |heads| read(heads, "totals", "merchant-stats") >= closed as u64).await;
     assert!(invoker.taken() > 0, "tasks wake each other");
     assert_same(&pipeline, &expected);
     pipeline.account(PARTITIONS * RECORDS).await;
@@ -108,21 +104,24 @@ async fn bad_events(watch: &Watch) {
     }
 }
 
-/// Processes end in the middle of a delivery, some before and some behind the commit.
+/// All processes end as soon as a stage has committed something of a delivery: some of it is committed, some is not,
+/// leases are held, wake-ups are on their way.
 async fn killed_while_they_work(
+    pipeline: &Pipeline,
     invoker: &AsyncInvoker,
     variables: &[(String, String)],
-    log: &std::path::Path,
     partitions: &[Vec<RawRecord>],
 ) {
-    for (millis, range) in [(400, 40..70), (1_200, 40..85)] {
-        let watch = Watch::start(variables, 1, log).await;
+    for (stage, range) in [("parse", 40..60), ("dedup", 40..75), ("publish", 40..85)] {
+        let watch = Watch::start(variables, 1, &pipeline.log()).await;
         invoker.pass_to(watch.port());
+        let before = commits(&pipeline.heads().await, stage);
         let event = serde_json::to_vec(&event(partitions, &of_all(range))).expect("events serialize");
         // The answer does not matter: the event is delivered again later.
-        let delivery = http::invoke(watch.port(), "parse", event.into());
-        drop(tokio::time::timeout(Duration::from_millis(millis), delivery).await);
+        let delivery = tokio::spawn(http::invoke(watch.port(), "parse", event.into()));
+        pipeline.until(&watch, |heads| commits(heads, stage) > before).await;
         watch.kill();
+        delivery.abort();
     }
 }
 
@@ -136,6 +135,17 @@ async fn concurrent(watch: &Watch, partitions: &[Vec<RawRecord>]) {
     tokio::join!(watch.deliver(&first), watch.deliver(&second));
 }
 
+/// Nobody is told of new rows: the clock finds them.
+async fn wake_ups_lost(pipeline: &Pipeline, invoker: &AsyncInvoker, watch: &Watch, partitions: &[Vec<RawRecord>]) {
+    let before = read(&pipeline.heads().await, "dedup", "payments");
+    invoker.lose(true);
+    watch.deliver(&event(partitions, &of_all(100..130))).await;
+    invoker.lose(false);
+    assert_eq!(read(&pipeline.heads().await, "dedup", "payments"), before);
+    pipeline.settle(watch).await;
+    assert!(read(&pipeline.heads().await, "dedup", "payments") > before, "the clock sweeps lost wake-ups up");
+}
+
 /// The partitions are delivered one after the other, the last batches twice.
 async fn to_the_end(watch: &Watch, partitions: &[Vec<RawRecord>]) {
     for partition in [2, 0, 3, 1] {
@@ -144,10 +154,15 @@ async fn to_the_end(watch: &Watch, partitions: &[Vec<RawRecord>]) {
     watch.deliver(&event(partitions, &of_all(120..RECORDS))).await;
 }
 
-/// Records that `totals` has written.
-fn totals(heads: &[(TaskId, Head)]) -> u64 {
-    let head = heads.iter().find(|(task, _)| &*task.stage.0 == "totals").map(|(_, head)| head);
-    head.and_then(|head| head.counters.get("in.merchant-stats")).copied().unwrap_or(0)
+/// Commits of a stage.
+fn commits(heads: &[(TaskId, Head)], stage: &str) -> u64 {
+    heads.iter().filter(|(task, _)| &*task.stage.0 == stage).map(|(_, head)| head.seq).sum()
+}
+
+/// Records of a stream that a stage has read.
+fn read(heads: &[(TaskId, Head)], stage: &str, stream: &str) -> u64 {
+    let head = heads.iter().find(|(task, _)| &*task.stage.0 == stage).map(|(_, head)| head);
+    head.and_then(|head| head.counters.get(&format!("in.{stream}"))).copied().unwrap_or(0)
 }
 
 fn assert_same(pipeline: &Pipeline, expected: &std::collections::BTreeMap<String, Vec<String>>) {

@@ -1,7 +1,7 @@
 //! The durable side: the embedded stores in this process, the outputs in a folder.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,8 @@ use crate::watch::Watch;
 
 /// How often the clock is pushed while tasks are behind.
 const TICK: Duration = Duration::from_millis(500);
+/// After so many pushes without a change nothing moves any more; longer than a lease lasts.
+const STILL_TICKS: u32 = 24;
 /// How long catching up may take.
 const CATCH_UP_TIME: Duration = Duration::from_secs(60);
 
@@ -42,9 +44,9 @@ impl Pipeline {
         Pipeline { stack, topology: setup.topology(), ledger, dir }
     }
 
-    /// A folder for outputs and logs.
-    pub(crate) fn dir(&self) -> &Path {
-        self.dir.path()
+    /// What the functions print.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.dir.path().join("functions.log")
     }
 
     /// The environment of the functions.
@@ -82,6 +84,36 @@ impl Pipeline {
         progress::heads(&self.ledger, &self.topology).await.expect("the embedded ledger answers")
     }
 
+    /// Looks at the heads, and now and then pushes the clock, until they are as wanted.
+    pub(crate) async fn until(&self, watch: &Watch, wanted: impl Fn(&[(TaskId, Head)]) -> bool) {
+        let (started, mut ticked) = (Instant::now(), Instant::now());
+        while !wanted(&self.heads().await) {
+            assert!(started.elapsed() < CATCH_UP_TIME, "it does not come to that\n{}", watch.last_lines());
+            if ticked.elapsed() > TICK {
+                self.tick(watch).await;
+                ticked = Instant::now();
+            }
+        }
+    }
+
+    /// Pushes the clock until nothing moves any more. Rows may be left: a partition that is ahead of the others waits.
+    pub(crate) async fn settle(&self, watch: &Watch) {
+        let (started, mut before, mut still) = (Instant::now(), Vec::new(), 0);
+        while still < STILL_TICKS {
+            assert!(started.elapsed() < CATCH_UP_TIME, "it never settles\n{}", watch.last_lines());
+            self.tick(watch).await;
+            tokio::time::sleep(TICK).await;
+            let heads = self.heads().await;
+            still = if heads == before { still + 1 } else { 0 };
+            before = heads;
+        }
+    }
+
+    async fn tick(&self, watch: &Watch) {
+        let answer = watch.invoke("clock", &serde_json::json!({"source": "aws.events"})).await;
+        assert_eq!(answer.status, 200, "{:?}\n{}", answer.body, watch.last_lines());
+    }
+
     /// Pushes the clock until no task has rows to read and what `done` looks at is there.
     pub(crate) async fn catch_up(&self, watch: &Watch, done: impl Fn(&[(TaskId, Head)]) -> bool) {
         let started = Instant::now();
@@ -93,8 +125,7 @@ impl Pipeline {
                 return;
             }
             assert!(started.elapsed() < CATCH_UP_TIME, "still behind: {behind:?}\n{}", watch.last_lines());
-            let answer = watch.invoke("clock", &serde_json::json!({"source": "aws.events"})).await;
-            assert_eq!(answer.status, 200, "{:?}\n{}", answer.body, watch.last_lines());
+            self.tick(watch).await;
             tokio::time::sleep(TICK).await;
         }
     }

@@ -97,7 +97,7 @@ impl Function {
 /// Starts a function and answers events until Lambda ends the process.
 pub fn run<H: Host>(start: impl FnOnce(&Function) -> Result<H, StartError>) -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter).init();
+    tracing_subscriber::fmt().json().flatten_event(true).with_span_list(false).with_env_filter(filter).init();
     match serve(start) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
