@@ -51,7 +51,8 @@ environment() {
     command -v python3 >/dev/null || fail "python3 is needed"
     if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
         [ "$(id -u)" = 0 ] || fail "python's module venv is needed (Debian and Ubuntu: apt-get install python3-venv)"
-        quietly "installing python3-venv" apt-get install -y -qq python3-venv
+        quietly "updating the package lists" apt-get update -qq
+        quietly "installing python3-venv" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv
     fi
     quietly "making the python environment" python3 -m venv --clear .tools
     echo "python environment: made"
