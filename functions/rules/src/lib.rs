@@ -18,6 +18,8 @@ struct RulesStage {
     velocity: Option<KeyedRunner<VelocityRule>>,
     amount_spike: Option<KeyedRunner<AmountSpikeRule>>,
     alerts: Option<usize>,
+    /// The payment at hand; its texts keep their room from record to record.
+    payment: Payment,
 }
 
 /// Makes the stage for a configuration.
@@ -34,20 +36,23 @@ pub fn make(config: &Config, topology: &Topology) -> MakeBody {
             velocity: velocity.map(KeyedRunner::new),
             amount_spike: amount_spike.map(KeyedRunner::new),
             alerts,
+            payment: Payment::default(),
         }))
     })
 }
 
 impl StageLogic for RulesStage {
     fn on_record(&mut self, _stream: usize, payload: &[u8], out: &mut Collector) -> Result<(), DecodeError> {
-        let payment = Payment::decode(payload)?;
+        let payment = &mut self.payment;
+        payment.clear();
+        payment.merge(payload)?;
         let alerts = self.alerts;
         let emit = &mut |out: &mut Collector, time, alert| emit_alert(alerts, &alert, time, out);
         if let Some(rule) = &mut self.velocity {
-            rule.process(&payment.card_id, &payment, out, emit);
+            rule.process(&payment.card_id, payment, out, emit);
         }
         if let Some(rule) = &mut self.amount_spike {
-            rule.process(&payment.card_id, &payment, out, emit);
+            rule.process(&payment.card_id, payment, out, emit);
         }
         Ok(())
     }

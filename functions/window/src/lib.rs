@@ -28,6 +28,8 @@ struct WindowStage {
     /// Number of the input stream with payments by merchant; the other one is by card.
     by_merchant: Option<usize>,
     outputs: Outputs,
+    /// The payment at hand; its texts keep their room from record to record.
+    payment: Payment,
 }
 
 /// Makes the stage for a topology.
@@ -46,20 +48,23 @@ pub fn make(topology: &Topology) -> MakeBody {
             sessions: KeyedRunner::new(CardSessionWindow),
             by_merchant,
             outputs,
+            payment: Payment::default(),
         }))
     })
 }
 
 impl StageLogic for WindowStage {
     fn on_record(&mut self, stream: usize, payload: &[u8], out: &mut Collector) -> Result<(), DecodeError> {
-        let payment = Payment::decode(payload)?;
+        let payment = &mut self.payment;
+        payment.clear();
+        payment.merge(payload)?;
         let outputs = self.outputs;
         if Some(stream) == self.by_merchant {
-            self.merchants.process(&payment.merchant_id, &payment, out, &mut |out, time, output| {
+            self.merchants.process(&payment.merchant_id, payment, out, &mut |out, time, output| {
                 outputs.merchant(output, time, out);
             });
         } else {
-            self.sessions.process(&payment.card_id, &payment, out, &mut |out, time, session| {
+            self.sessions.process(&payment.card_id, payment, out, &mut |out, time, session| {
                 outputs.session(&session, time, out);
             });
         }

@@ -9,8 +9,7 @@
 //! prefix are exactly these". Loading applies pages by ascending version, each replacing its range: so a flush that
 //! stopped half-way, with some pages of the new depth and some of the old, loads correctly (INV-4).
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use compact_str::CompactString;
 use hashbrown::HashMap;
@@ -20,43 +19,17 @@ use payguard_operators::{Context, KeyedOperator, TimerDomain, Timers};
 use prost::Message;
 use xxhash_rust::xxh3::xxh3_64;
 
+mod entry;
+
+use self::entry::{Entries, Entry};
 use crate::logic::{Collector, DecodeError, DirtyPages, OperatorState, PageBody};
 use crate::page::Page;
+use crate::timer_queue::TimerQueue;
 
 /// A page larger than this and its largest entry is split; far below the 400 KB an item may have.
 pub const SPLIT_BYTES: usize = 16 * 1024;
 /// No key group is split deeper than this.
 const MAX_DEPTH: u8 = 16;
-
-/// A key and what is stored of it; no value means the key was forgotten.
-#[derive(Clone, PartialEq, Message)]
-struct Entry {
-    #[prost(string, tag = "1")]
-    key: String,
-    #[prost(bytes = "vec", optional, tag = "2")]
-    state: Option<Vec<u8>>,
-    /// Differences between ascending times.
-    #[prost(sint64, repeated, tag = "3")]
-    event_timers: Vec<i64>,
-    /// Differences between ascending times.
-    #[prost(sint64, repeated, tag = "4")]
-    processing_timers: Vec<i64>,
-}
-
-/// Entries of a delta or a page.
-#[derive(Clone, PartialEq, Message)]
-struct Entries {
-    #[prost(message, repeated, tag = "1")]
-    entries: Vec<Entry>,
-}
-
-impl Entries {
-    /// Whether a page of these entries is to be split. One large entry alone is not: no split makes it smaller.
-    fn is_too_large(&self) -> bool {
-        let largest = self.entries.iter().map(Entry::encoded_len).max().unwrap_or(0);
-        self.encoded_len() > SPLIT_BYTES + largest
-    }
-}
 
 #[derive(Debug)]
 struct Slot<S> {
@@ -69,7 +42,6 @@ struct Slot<S> {
 /// Prefixes of pages by key group.
 type PagesByGroup = BTreeMap<u32, BTreeSet<u32>>;
 
-type TimerQueue = BinaryHeap<Reverse<(i64, CompactString)>>;
 
 /// One operator with the state of all its keys.
 pub struct KeyedRunner<O: KeyedOperator> {
@@ -115,7 +87,7 @@ impl<Out> Context<Out> for KeyContext<'_, '_, Out> {
                 TimerDomain::EventTime => &mut *self.event_timers,
                 TimerDomain::ProcessingTime => &mut *self.processing_timers,
             };
-            queue.push(Reverse((time, CompactString::from(self.key))));
+            queue.push(time, CompactString::from(self.key));
         }
     }
 
@@ -139,8 +111,8 @@ impl<O: KeyedOperator> KeyedRunner<O> {
         KeyedRunner {
             operator,
             slots: HashMap::new(),
-            event_timers: BinaryHeap::new(),
-            processing_timers: BinaryHeap::new(),
+            event_timers: TimerQueue::default(),
+            processing_timers: TimerQueue::default(),
             changed: Vec::new(),
             dirty: BTreeMap::new(),
             dirty_bytes: 0,
@@ -183,7 +155,7 @@ impl<O: KeyedOperator> KeyedRunner<O> {
     #[must_use]
     pub fn next_timer(&self, domain: TimerDomain) -> Option<i64> {
         // A deleted timer may still be queued: it only makes the caller look once in vain.
-        self.queue(domain).peek().map(|Reverse((time, _))| *time)
+        self.queue(domain).next_time()
     }
 
     /// Fires the timers of a domain that are due at the collector's times, by (time, key).
@@ -192,7 +164,7 @@ impl<O: KeyedOperator> KeyedRunner<O> {
             TimerDomain::EventTime => out.watermark().0,
             TimerDomain::ProcessingTime => out.now().0,
         };
-        while let Some(Reverse((time, key))) = self.pop_due(domain, due) {
+        while let Some((time, key)) = self.queue_mut(domain).pop_due(due) {
             let Some(slot) = self.slots.get_mut(&key) else { continue };
             if !slot.timers.remove(domain, time) {
                 continue;
@@ -214,14 +186,10 @@ impl<O: KeyedOperator> KeyedRunner<O> {
         }
     }
 
-    fn pop_due(&mut self, domain: TimerDomain, due: i64) -> Option<Reverse<(i64, CompactString)>> {
-        let queue = match domain {
+    fn queue_mut(&mut self, domain: TimerDomain) -> &mut TimerQueue {
+        match domain {
             TimerDomain::EventTime => &mut self.event_timers,
             TimerDomain::ProcessingTime => &mut self.processing_timers,
-        };
-        match queue.peek() {
-            Some(Reverse((time, _))) if *time <= due => queue.pop(),
-            _ => None,
         }
     }
 
@@ -232,13 +200,6 @@ impl<O: KeyedOperator> KeyedRunner<O> {
         }
     }
 
-    fn entry(&self, key: &CompactString) -> Entry {
-        match self.slots.get(key) {
-            None => Entry { key: key.to_string(), ..Entry::default() },
-            Some(slot) => encode_slot(key, slot),
-        }
-    }
-
     /// Takes an entry over, replacing what there is of its key.
     fn put(&mut self, entry: Entry) -> Result<(), DecodeError> {
         let key = CompactString::from(&entry.key);
@@ -246,13 +207,12 @@ impl<O: KeyedOperator> KeyedRunner<O> {
             self.slots.remove(&key);
             return Ok(());
         };
-        let timers =
-            Timers { event: undo_steps(&entry.event_timers), processing: undo_steps(&entry.processing_timers) };
+        let timers = entry::timers(&entry.event_timers, &entry.processing_timers);
         for time in &timers.event {
-            self.event_timers.push(Reverse((*time, key.clone())));
+            self.event_timers.push(*time, key.clone());
         }
         for time in &timers.processing {
-            self.processing_timers.push(Reverse((*time, key.clone())));
+            self.processing_timers.push(*time, key.clone());
         }
         let state = O::State::decode(&state[..])?;
         self.slots.insert(key, Slot { state, timers, changed: false });
@@ -284,7 +244,7 @@ impl<O: KeyedOperator> KeyedRunner<O> {
                 continue;
             }
             if let Some(page) = pages.get_mut(&(group, prefix(key, self.depth_of(group)))) {
-                page.entries.push(encode_slot(key, slot));
+                page.entries.push(Entry::of(key, &slot.state, &slot.timers));
             }
         }
         for page in pages.values_mut() {
@@ -313,19 +273,23 @@ impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
     }
 
     fn take_delta(&mut self) -> Vec<u8> {
-        let mut changed = std::mem::take(&mut self.changed);
-        changed.sort_unstable();
-        changed.dedup();
-        let mut delta = Entries { entries: Vec::with_capacity(changed.len()) };
-        for key in changed {
-            if let Some(slot) = self.slots.get_mut(&key) {
-                slot.changed = false;
+        let mut delta = Vec::new();
+        for key in std::mem::take(&mut self.changed) {
+            let before = delta.len();
+            match self.slots.get_mut(&key) {
+                Some(slot) => {
+                    // A key that was forgotten and came back is listed twice: once is enough.
+                    if !std::mem::take(&mut slot.changed) {
+                        continue;
+                    }
+                    entry::write(&mut delta, &key, Some((&slot.state, &slot.timers)));
+                }
+                None => entry::write::<O::State>(&mut delta, &key, None),
             }
-            let entry = self.entry(&key);
-            self.touch(&key, entry.encoded_len());
-            delta.entries.push(entry);
+            let bytes = delta.len() - before;
+            self.touch(&key, bytes);
         }
-        delta.encode_to_vec()
+        delta
     }
 
     fn apply_delta(&mut self, delta: &[u8]) -> Result<(), DecodeError> {
@@ -402,31 +366,6 @@ fn mark<S>(slot: &mut Slot<S>, key: &str, changed: &mut Vec<CompactString>) {
         slot.changed = true;
         changed.push(CompactString::from(key));
     }
-}
-
-fn encode_slot<S: Message>(key: &CompactString, slot: &Slot<S>) -> Entry {
-    Entry {
-        key: key.to_string(),
-        state: Some(slot.state.encode_to_vec()),
-        event_timers: steps(&slot.timers.event),
-        processing_timers: steps(&slot.timers.processing),
-    }
-}
-
-fn steps(times: &[i64]) -> Vec<i64> {
-    let mut last = 0i64;
-    times.iter().map(|t| t.wrapping_sub(std::mem::replace(&mut last, *t))).collect()
-}
-
-fn undo_steps(steps: &[i64]) -> Vec<i64> {
-    let mut last = 0i64;
-    steps
-        .iter()
-        .map(|s| {
-            last = last.wrapping_add(*s);
-            last
-        })
-        .collect()
 }
 
 /// The first `depth` bits of the key's hash.

@@ -29,6 +29,7 @@ pub mod row;
 pub mod segment;
 pub mod store;
 pub mod task;
+mod timer_queue;
 pub mod ttl_set;
 
 pub use error::{EngineError, StoreError, StoreErrorKind};
