@@ -42,7 +42,6 @@ struct Slot<S> {
 /// Prefixes of pages by key group.
 type PagesByGroup = BTreeMap<u32, BTreeSet<u32>>;
 
-
 /// One operator with the state of all its keys.
 pub struct KeyedRunner<O: KeyedOperator> {
     operator: O,
