@@ -56,7 +56,12 @@ impl Run {
         let records: Vec<SourceRecord<'_>> = payments
             .iter()
             .zip(0..)
-            .map(|(line, offset)| SourceRecord { offset, timestamp: None, value: Some(line.as_bytes()) })
+            .map(|(line, offset)| SourceRecord {
+                offset,
+                timestamp: None,
+                value: Some(line.as_bytes()),
+                watermark_bound: None,
+            })
             .collect();
         pipeline.source(0).ingest(&records).await.expect("the records are committed");
         for id in pipeline.topology.consumer_tasks() {

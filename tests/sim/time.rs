@@ -96,6 +96,38 @@ async fn an_idle_partition(mode: AlignmentMode) -> Result<(), EngineError> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_known_partition_without_a_record_holds_windows_back_until_it_is_idle() {
+    for mode in [AlignmentMode::Strict, AlignmentMode::Drift] {
+        let mut setup = Setup::default();
+        setup.config.engine.alignment = mode;
+        setup.config.source.partitions = 2;
+        let world = SimWorld::new(NOW_MS);
+        let mut pipeline = Pipeline::new(&world, &setup, 2);
+        for (minute, id) in (0..).zip(["a0", "a1", "a2", "a3"]) {
+            let next = record(minute, id, START_MS + minute * MINUTE);
+            pipeline.sources[0].ingest(&[as_source(&next)]).await.expect("no fault");
+        }
+        pipeline.run_consumers().await.expect("no fault");
+        assert_eq!(Outputs::of(&world).totals.len(), 0, "{mode:?}: the other partition may have older records");
+        // The first heartbeat begins the silence, the next one a minute later ends the waiting.
+        assert!(!pipeline.sources[1].heartbeat(Backlog::None).await.expect("no fault"), "{mode:?}");
+        world.advance_ms(MINUTE - 1);
+        assert!(!pipeline.sources[1].heartbeat(Backlog::None).await.expect("no fault"), "{mode:?}");
+        pipeline.run_consumers().await.expect("no fault");
+        assert_eq!(Outputs::of(&world).totals.len(), 0, "{mode:?}: not yet");
+        world.advance_ms(1);
+        assert!(pipeline.sources[1].heartbeat(Backlog::None).await.expect("no fault"), "{mode:?}");
+        pipeline.run_consumers().await.expect("no fault");
+        assert_eq!(Outputs::of(&world).totals.len(), 2, "{mode:?}");
+        // Its first record is taken from the beginning all the same.
+        pipeline.sources[1].ingest(&[as_source(&record(0, "b0", START_MS + 4 * MINUTE))]).await.expect("no fault");
+        pipeline.finish().await.expect("no fault");
+        world.check(&reads(&setup.topology())).expect("invariants");
+        account(&world, 5).expect("every record is accounted for");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn when_every_partition_is_idle_the_furthest_one_gives_the_time() {
     let setup = Setup::default();
     let world = SimWorld::new(NOW_MS);
@@ -121,15 +153,12 @@ fn four(seed: u64) -> Vec<Vec<RawRecord>> {
     (0..4).map(|p| records(seed * 4 + p, 150, shape)).collect()
 }
 
-/// Runs four partitions that all belong to the pipeline from the start.
+/// Runs four partitions that are known to exist from the start, on an empty ledger.
 async fn four_partitions(seed: u64, mode: AlignmentMode, order: Order) -> Outputs {
     let mut setup = Setup::default();
     setup.config.engine.alignment = mode;
+    setup.config.source.partitions = 4;
     let world = SimWorld::new(NOW_MS);
-    for p in 0..4 {
-        let id = source_id(&setup, p);
-        world.lock().registry.entry(id.stage.clone()).or_default().insert(id);
-    }
     let mut feed = Feed::many(four(seed), 10, order);
     Pipeline::new(&world, &setup, 4).drive(&mut feed).await.expect("no fault");
     world.check(&reads(&setup.topology())).unwrap_or_else(|e| panic!("SIM_SEEDS={seed} {mode:?} {order:?}: {e}"));

@@ -154,7 +154,12 @@ impl Feed {
 /// A raw record as the engine takes it.
 #[must_use]
 pub fn as_source(record: &RawRecord) -> SourceRecord<'_> {
-    SourceRecord { offset: record.offset, timestamp: record.timestamp.map(EventTime), value: record.value.as_deref() }
+    SourceRecord {
+        offset: record.offset,
+        timestamp: record.timestamp.map(EventTime),
+        value: record.value.as_deref(),
+        watermark_bound: None,
+    }
 }
 
 /// All tasks of a pipeline in one process, with fresh memory.

@@ -139,7 +139,12 @@ async fn generate(
 }
 
 async fn feed(source: &mut SourceTask, values: &[(i64, String)], timestamp: EventTime) -> Result<(), Failure> {
-    let record = |(offset, value)| SourceRecord { offset, timestamp: Some(timestamp), value: Some(value) };
+    let record = |(offset, value)| SourceRecord {
+        offset,
+        timestamp: Some(timestamp),
+        value: Some(value),
+        watermark_bound: None,
+    };
     let records: Vec<_> = values.iter().map(|(offset, value)| record((*offset, value.as_bytes()))).collect();
     if records.is_empty() {
         source.heartbeat(Backlog::None).await?;

@@ -34,7 +34,9 @@ pub fn make(config: &Config, topology: &Topology) -> MakeSource {
     let policy = config.parse_policy();
     let payments = topology.output(&id, stream::PAYMENTS);
     let rejected = topology.output(&id, stream::REJECTED);
-    std::sync::Arc::new(move || Box::new(ParseStage { policy, payments, rejected, probe: LatenessProbe::default() }))
+    std::sync::Arc::new(move |_task| {
+        Box::new(ParseStage { policy, payments, rejected, probe: LatenessProbe::default() })
+    })
 }
 
 impl SourceLogic for ParseStage {

@@ -71,6 +71,13 @@ impl TaskId {
         TaskId { stage: stage.clone(), instance: Arc::from(format!("{topic}-{partition}")) }
     }
 
+    /// Topic and partition, when the instance is a Kafka partition.
+    #[must_use]
+    pub fn topic_partition(&self) -> Option<(&str, i32)> {
+        let (topic, partition) = self.instance.rsplit_once('-')?;
+        Some((topic, partition.parse().ok()?))
+    }
+
     /// The shard number, when the instance is one.
     #[must_use]
     pub fn shard_number(&self) -> Option<u32> {

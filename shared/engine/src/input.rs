@@ -1,5 +1,7 @@
 //! Reading upstream rows: which slices of a row belong to a task, and getting their bytes.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 
 use crate::error::EngineError;
@@ -14,10 +16,56 @@ use crate::store::SegmentStore;
 pub struct Upstream {
     /// The stage that produces.
     pub stage: StageId,
-    /// Its shards; `None` for a source stage, whose tasks are found in the registry.
-    pub shards: Option<u32>,
+    /// Which of its tasks produce.
+    pub producers: Producers,
     /// Its streams that this stage reads: (name, number of the input stream in this stage).
     pub streams: Vec<(String, usize)>,
+}
+
+/// The tasks of a stage that produce a stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Producers {
+    /// All shards of a stage.
+    Shards(u32),
+    /// Kafka partitions of these topics.
+    Partitions(Vec<TopicPartitions>),
+    /// The tasks that are registered: a task that never had anything to say is nobody's input.
+    Registered,
+}
+
+/// The partitions of a topic.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TopicPartitions {
+    /// The topic.
+    pub topic: String,
+    /// Partitions that are known to exist; more may register.
+    pub known: u32,
+}
+
+impl Upstream {
+    /// The tasks that are inputs, given the registered ones, which are needed unless the producers are shards.
+    #[must_use]
+    pub fn tasks(&self, registered: Vec<TaskId>) -> Vec<TaskId> {
+        match &self.producers {
+            Producers::Shards(shards) => (0..*shards).map(|shard| TaskId::shard(&self.stage, shard)).collect(),
+            Producers::Partitions(topics) => partitions(&self.stage, topics, registered),
+            Producers::Registered => registered,
+        }
+    }
+}
+
+/// The tasks of a source stage for these topics: those that must exist and those that registered.
+#[must_use]
+pub fn partitions(stage: &StageId, topics: &[TopicPartitions], registered: Vec<TaskId>) -> Vec<TaskId> {
+    let is_wanted = |task: &TaskId| {
+        task.topic_partition().is_some_and(|(topic, _)| topics.iter().any(|wanted| wanted.topic == topic))
+    };
+    let known = topics.iter().flat_map(|t| {
+        let numbers = 0..i32::try_from(t.known).unwrap_or(i32::MAX);
+        numbers.map(|partition| TaskId::partition(stage, &t.topic, partition))
+    });
+    let all: BTreeSet<TaskId> = registered.into_iter().filter(is_wanted).chain(known).collect();
+    all.into_iter().collect()
 }
 
 /// Reads the records of a row that are for `shard`.
@@ -88,4 +136,19 @@ fn damaged_by(producer: &TaskId, row: &CommitRow, detail: String) -> EngineError
         Some(SegmentLocation::Inline(_)) | None => "inline".to_owned(),
     };
     EngineError::DamagedSegment { task: producer.to_string(), seq: row.seq, object, detail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_partitions_of_other_topics_are_not_inputs_and_known_ones_are_from_the_beginning() {
+        let stage = StageId::new("parse");
+        let topics = [TopicPartitions { topic: "payments.raw".to_owned(), known: 2 }];
+        let task = |topic, partition| TaskId::partition(&stage, topic, partition);
+        let registered = vec![task("payments.confirmations", 0), task("payments.raw", 1), task("payments.raw", 7)];
+        let expected = [task("payments.raw", 0), task("payments.raw", 1), task("payments.raw", 7)];
+        assert_eq!(partitions(&stage, &topics, registered), expected);
+    }
 }

@@ -230,6 +230,9 @@ pub struct SourceRecord<'a> {
     pub timestamp: Option<EventTime>,
     /// Its value; `None` for a tombstone.
     pub value: Option<&'a [u8]>,
+    /// The task's watermark may not pass this before the next record: how far another source was when this record
+    /// arrived. Replays of files use it to keep the order of arrival across sources.
+    pub watermark_bound: Option<EventTime>,
 }
 
 /// A sink stage: turns stream records into what its topic or table holds.

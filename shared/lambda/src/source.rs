@@ -192,7 +192,7 @@ impl SourceHost {
 
     fn topics(&self) -> BTreeSet<&str> {
         match self.topology.stage(&self.stage).map(|s| &s.kind) {
-            Some(StageKind::Source { topics }) => topics.iter().map(String::as_str).collect(),
+            Some(StageKind::Source { topics }) => topics.iter().map(|t| t.partitions.topic.as_str()).collect(),
             _ => BTreeSet::new(),
         }
     }
@@ -207,6 +207,7 @@ fn as_source(record: &KafkaRecord) -> SourceRecord<'_> {
         offset: record.offset,
         timestamp: (record.timestamp != NO_TIMESTAMP).then_some(EventTime(record.timestamp)),
         value: record.value.as_deref(),
+        watermark_bound: None,
     }
 }
 

@@ -126,7 +126,7 @@ impl Chunk {
         let mut start = 0;
         let records = self.ends.iter().zip(first_offset..).map(|(end, offset)| {
             let value = &self.bytes[std::mem::replace(&mut start, *end)..*end];
-            SourceRecord { offset, timestamp: None, value: Some(value) }
+            SourceRecord { offset, timestamp: None, value: Some(value), watermark_bound: None }
         });
         records.collect()
     }

@@ -46,6 +46,9 @@ pub struct Config {
 pub struct Source {
     /// Topic with raw payments.
     pub topic: String,
+    /// Partitions of the topic that are known to exist: stages wait for each until it has a record or is idle. 0: as
+    /// they appear.
+    pub partitions: u32,
     /// `reject` a payment with unknown fields, or `ignore` them.
     pub unknown_fields: String,
     /// An event time further in the future is refused, milliseconds.
@@ -144,6 +147,7 @@ impl Default for Source {
         let policy = ParsePolicy::default();
         Source {
             topic: "payments.raw".to_owned(),
+            partitions: 0,
             unknown_fields: "reject".to_owned(),
             max_future_ms: policy.max_future_ms.unwrap_or(i64::MAX),
         }

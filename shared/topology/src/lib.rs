@@ -7,7 +7,7 @@ mod payguard;
 mod picture;
 pub mod progress;
 
-use payguard_engine::input::Upstream;
+use payguard_engine::input::{Producers, TopicPartitions, Upstream};
 use payguard_engine::merge::Alignment;
 use payguard_engine::task::{OutputStream, TaskPlan};
 use payguard_engine::{StageId, TaskId};
@@ -21,7 +21,7 @@ pub enum StageKind {
     /// Records of Kafka topics; one task per partition.
     Source {
         /// The topics.
-        topics: Vec<String>,
+        topics: Vec<SourceTopic>,
     },
     /// Upstream logs; operators with keyed state.
     Operators,
@@ -29,6 +29,15 @@ pub enum StageKind {
     Sink,
     /// A schedule; no log of its own.
     Schedule,
+}
+
+/// A topic that a source stage is given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SourceTopic {
+    /// Its name and the partitions that are known to exist.
+    pub partitions: TopicPartitions,
+    /// The streams its records end up in.
+    pub streams: Vec<&'static str>,
 }
 
 /// A function of the pipeline.
@@ -138,14 +147,25 @@ impl Topology {
                 Some(upstream) => upstream.streams.push(named),
                 None => upstreams.push(Upstream {
                     stage: stream.producer.clone(),
-                    shards: self.stage(&stream.producer).and_then(|p| match p.kind {
-                        StageKind::Source { .. } => None,
-                        _ => Some(p.shards),
-                    }),
+                    producers: self.producers(&stream.producer, id),
                     streams: vec![named],
                 }),
             }
         }
         upstreams
+    }
+
+    /// The tasks of `producer` that have something for `consumer`.
+    fn producers(&self, producer: &StageId, consumer: &StageId) -> Producers {
+        match self.stage(producer).map(|stage| (&stage.kind, stage.shards)) {
+            Some((StageKind::Source { topics }, _)) => {
+                let is_read = |topic: &&SourceTopic| {
+                    self.inputs(consumer).any(|s| s.producer == *producer && topic.streams.contains(&s.name))
+                };
+                Producers::Partitions(topics.iter().filter(is_read).map(|topic| topic.partitions.clone()).collect())
+            }
+            Some((_, shards)) => Producers::Shards(shards),
+            None => Producers::Shards(0),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The anti-fraud pipeline.
 
 use payguard_engine::StageId;
+use payguard_engine::input::TopicPartitions;
 use payguard_engine::merge::Alignment;
 use payguard_operators::{
     KeyedOperator, amount_spike::AmountSpikeRule, card_sessions::CardSessionWindow, dedup,
@@ -8,7 +9,7 @@ use payguard_operators::{
 };
 
 use crate::config::{AlignmentMode, Config};
-use crate::{Stage, StageKind, Stream, Topology};
+use crate::{SourceTopic, Stage, StageKind, Stream, Topology};
 
 /// Permanent ids of the stages.
 pub mod stage {
@@ -94,7 +95,8 @@ fn stages(config: &Config) -> Vec<Stage> {
         shards,
         summary,
     };
-    let topics = vec![config.source.topic.clone()];
+    let payments = TopicPartitions { topic: config.source.topic.clone(), known: config.source.partitions };
+    let topics = vec![SourceTopic { partitions: payments, streams: vec![stream::PAYMENTS, stream::REJECTED] }];
     let windows = [MerchantStatsWindow::ID, CardSessionWindow::ID];
     let rules = [VelocityRule::ID, AmountSpikeRule::ID];
     let shards = &config.shards;

@@ -11,7 +11,10 @@ impl Topology {
         let mut text = String::new();
         for stage in &self.stages {
             let tasks = match &stage.kind {
-                StageKind::Source { topics } => format!("a task per partition of {}", topics.join(", ")),
+                StageKind::Source { topics } => {
+                    let names: Vec<&str> = topics.iter().map(|t| t.partitions.topic.as_str()).collect();
+                    format!("a task per partition of {}", names.join(", "))
+                }
                 StageKind::Operators | StageKind::Sink => format!("{} task(s)", stage.shards),
                 StageKind::Schedule => "on a schedule".to_owned(),
             };
@@ -34,7 +37,7 @@ impl Topology {
             let operators = stage.operators.join("<br/>");
             let _ = writeln!(text, "    {}[\"<b>{}</b><br/>{operators}\"]", stage.id, stage.id);
             if let StageKind::Source { topics } = &stage.kind {
-                for topic in topics {
+                for topic in topics.iter().map(|t| &t.partitions.topic) {
                     let _ = writeln!(text, "    {topic}([{topic}]) --> {}", stage.id);
                 }
             }

@@ -1,5 +1,6 @@
 //! How far every task is, and whether one is stuck: derived from the heads alone.
 
+use payguard_engine::input::partitions;
 use payguard_engine::store::Ledger;
 use payguard_engine::task::{IN, TaskPlan};
 use payguard_engine::{Head, StoreError, TaskId};
@@ -40,8 +41,11 @@ pub struct Progress {
 pub async fn heads(ledger: &dyn Ledger, topology: &Topology) -> Result<Vec<(TaskId, Head)>, StoreError> {
     let mut heads = Vec::new();
     for stage in &topology.stages {
-        let tasks = match stage.kind {
-            StageKind::Source { .. } => ledger.tasks(&stage.id).await?,
+        let tasks = match &stage.kind {
+            StageKind::Source { topics } => {
+                let topics: Vec<_> = topics.iter().map(|t| t.partitions.clone()).collect();
+                partitions(&stage.id, &topics, ledger.tasks(&stage.id).await?)
+            }
             StageKind::Operators | StageKind::Sink => {
                 (0..stage.shards).map(|shard| TaskId::shard(&stage.id, shard)).collect()
             }

@@ -15,7 +15,7 @@ use super::{Budget, Env, Report, TaskPlan};
 use crate::commit::CommitOutcome;
 use crate::error::EngineError;
 use crate::ids::{InputId, Seq, TaskId};
-use crate::input::{Upstream, open_row};
+use crate::input::{Producers, Upstream, open_row};
 use crate::logic::{SinkLogic, StageLogic, take_stage_delta};
 use crate::merge::Merger;
 use crate::row::{CommitRow, Head, InputState, Position};
@@ -318,10 +318,11 @@ impl ConsumerTask {
     }
 
     async fn upstream_tasks(&self, upstream: &Upstream) -> Result<Vec<TaskId>, EngineError> {
-        match upstream.shards {
-            Some(shards) => Ok((0..shards).map(|shard| TaskId::shard(&upstream.stage, shard)).collect()),
-            None => Ok(patiently(&self.env.settings, || self.env.ledger.tasks(&upstream.stage)).await?),
-        }
+        let registered = match upstream.producers {
+            Producers::Shards(_) => Vec::new(),
+            _ => patiently(&self.env.settings, || self.env.ledger.tasks(&upstream.stage)).await?,
+        };
+        Ok(upstream.tasks(registered))
     }
 
     /// Fills the buffers of the inputs that have run low; true when something new was found.

@@ -19,8 +19,8 @@ use crate::ids::{InputId, TaskId};
 use crate::logic::{Collector, SourceLogic, SourceRecord};
 use crate::row::{Head, InputState, Position};
 
-/// Makes the fresh operators of a source stage.
-pub type MakeSource = Arc<dyn Fn() -> Box<dyn SourceLogic> + Send + Sync>;
+/// Makes the fresh operators of a task of a source stage.
+pub type MakeSource = Arc<dyn Fn(&TaskId) -> Box<dyn SourceLogic> + Send + Sync>;
 
 /// Counter of records that were delivered again.
 pub const REDELIVERED: &str = "source.redelivered";
@@ -50,8 +50,8 @@ impl SourceTask {
     /// A task that has loaded nothing yet; `plan.task`'s instance names the partition.
     #[must_use]
     pub fn new(env: Env, plan: TaskPlan, make: &MakeSource) -> SourceTask {
-        let input = plan.task.instance.to_string();
-        SourceTask { env, plan, logic: make(), input, head: None, woke_everyone_at: ProcessingTime(i64::MIN) }
+        let (input, logic) = (plan.task.instance.to_string(), make(&plan.task));
+        SourceTask { env, plan, logic, input, head: None, woke_everyone_at: ProcessingTime(i64::MIN) }
     }
 
     /// The task.
@@ -111,6 +111,8 @@ impl SourceTask {
 
     /// Declares the partition idle when it has been silent for [`IDLE_AFTER_MS`] and nothing waits; true if it is idle.
     ///
+    /// The silence of a partition that never had a record begins with its first heartbeat, which is committed.
+    ///
     /// # Errors
     /// When a store fails.
     pub async fn heartbeat(&mut self, backlog: Backlog) -> Result<bool, EngineError> {
@@ -120,13 +122,14 @@ impl SourceTask {
         if head.idle || head.ended() {
             return Ok(head.idle);
         }
-        if backlog == Backlog::Some || head.seq == 0 || now.0 - head.last_input_at_ms < IDLE_AFTER_MS {
+        let begins = head.seq == 0;
+        if !begins && (backlog == Backlog::Some || now.0 - head.last_input_at_ms < IDLE_AFTER_MS) {
             return Ok(false);
         }
-        let watermark = head.watermark();
-        let inputs = self.inputs_after(&head, position(&head, &self.input), watermark, true);
-        let out = batch::collector(&self.plan, watermark, now);
-        self.commit_batch(head, out, inputs, true, false).await
+        let idle = !begins;
+        let inputs = self.inputs_after(&head, position(&head, &self.input), self.watermark_of_input(&head), idle);
+        let out = batch::collector(&self.plan, head.watermark(), now);
+        Ok(self.commit_batch(head, out, inputs, idle, begins).await? && idle)
     }
 
     async fn commit_chunk(
@@ -136,7 +139,7 @@ impl SourceTask {
         report: &mut Report,
     ) -> Result<(), EngineError> {
         let head = self.head().await?.clone();
-        let mut generator = resume(head.watermark());
+        let mut generator = resume(self.watermark_of_input(&head));
         let mut out = batch::collector(&self.plan, head.watermark(), self.env.clock.now());
         let mut at = position(&head, &self.input);
         for record in chunk {
@@ -144,16 +147,17 @@ impl SourceTask {
                 out.count("source", "offset_gap", u64::try_from(record.offset - at - 1).unwrap_or(0));
             }
             at = record.offset;
+            let bound = record.watermark_bound.unwrap_or(EventTime::MAX);
+            out.advance(generator.watermark().min(bound));
             if let Some(time) = self.logic.on_record(record, &mut out) {
                 generator.observe(time);
-                out.advance(generator.watermark());
             }
+            out.advance(generator.watermark().min(bound));
         }
         self.logic.end_batch(&mut out);
         out.count("source", "records_in", chunk.len() as u64);
         out.count("source", "redelivered", redelivered);
-        let watermark = out.watermark();
-        let inputs = self.inputs_after(&head, at, watermark, false);
+        let inputs = self.inputs_after(&head, at, generator.watermark(), false);
         if self.commit_batch(head, out, inputs, false, true).await? {
             report.commits += 1;
             report.records += chunk.len() as u64;
@@ -203,6 +207,11 @@ impl SourceTask {
         self.head = Some(head);
         wake_consumers(&self.env, &self.plan, &row, everyone).await;
         Ok(true)
+    }
+
+    /// The watermark of the records alone: the task's may be held below it.
+    fn watermark_of_input(&self, head: &Head) -> EventTime {
+        head.inputs.get(&self.input).map_or(EventTime::MIN, InputState::watermark)
     }
 
     fn inputs_after(&self, head: &Head, at: i64, watermark: EventTime, idle: bool) -> BTreeMap<InputId, InputState> {

@@ -53,7 +53,12 @@ async fn parse(world: &SimWorld, offsets: std::ops::Range<i64>) {
     let texts: Vec<(i64, String)> = offsets.map(|offset| (offset, text(offset))).collect();
     let records: Vec<SourceRecord<'_>> = texts
         .iter()
-        .map(|(offset, text)| SourceRecord { offset: *offset, timestamp: None, value: Some(text.as_bytes()) })
+        .map(|(offset, text)| SourceRecord {
+            offset: *offset,
+            timestamp: None,
+            value: Some(text.as_bytes()),
+            watermark_bound: None,
+        })
         .collect();
     task.ingest(&records).await.unwrap();
     world.lock().woken.clear();

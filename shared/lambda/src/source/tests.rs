@@ -113,7 +113,7 @@ impl SourceLogic for Explosive {
 async fn after_a_panic_the_task_is_made_anew() {
     let world = world();
     let (config, exploded) = (Config::default(), Arc::new(AtomicBool::new(false)));
-    let make: MakeSource = Arc::new(move || Box::new(Explosive(exploded.clone())));
+    let make: MakeSource = Arc::new(move |_: &TaskId| Box::new(Explosive(exploded.clone())));
     let host = SourceHost::new(Arc::new(payguard(&config)), world.env(Settings::default()), "parse", make);
     let error = host.handle(event(&[(0, &[0, 1, 2])]), LEFT).await.unwrap_err().to_string();
     assert!(error.contains("payments.raw-0: panicked: bang"), "{error}");
