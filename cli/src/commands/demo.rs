@@ -37,7 +37,9 @@ const REPORT: Duration = Duration::from_secs(5);
 #[command(
     mut_arg("dup", |arg| arg.default_value("0.02")),
     mut_arg("bad", |arg| arg.default_value("0.01")),
-    mut_arg("burst", |arg| arg.default_value("0.005"))
+    mut_arg("burst", |arg| arg.default_value("0.005")),
+    mut_arg("card_testing", |arg| arg.default_value("0.002")),
+    mut_arg("travel", |arg| arg.default_value("0.002"))
 )]
 pub(crate) struct Args {
     /// How long payments are generated

@@ -48,6 +48,12 @@ pub(crate) struct LoadArgs {
     /// Probability that a burst of 25 small payments of one card begins
     #[arg(long, default_value_t = 0.0)]
     pub(crate) burst: f64,
+    /// Probability that five small payments of one card and then a large one begin
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) card_testing: f64,
+    /// Probability that a payment at home and at once one abroad begin
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) travel: f64,
     /// Equal seeds and options give equal files
     #[arg(long, default_value_t = 42)]
     pub(crate) seed: u64,
@@ -62,12 +68,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let summary = write_files(&config, &args.out, |written| bar.set_position(written))?;
     bar.finish_and_clear();
     say!(
-        "{} records in {}: {} broken, {} repeats, {} bursts, {} confirmations (seed {})",
+        "{} records in {}: {} broken, {} repeats, {} bursts, {} card testing attacks, {} impossible journeys, \
+         {} confirmations (seed {})",
         grouped(summary.records),
         args.out.display(),
         grouped(summary.bad),
         grouped(summary.duplicates),
         grouped(summary.bursts),
+        grouped(summary.card_testing),
+        grouped(summary.travel),
         grouped(summary.confirmations),
         args.load.seed
     );
@@ -84,6 +93,8 @@ impl LoadArgs {
             dup: self.dup,
             bad: self.bad,
             burst: self.burst,
+            card_testing: self.card_testing,
+            travel: self.travel,
             seed: self.seed,
             ..GeneratorConfig::default()
         }

@@ -20,6 +20,11 @@ pub struct GeneratorConfig {
     pub bad: f64,
     /// Probability that a burst starts: 25 small payments of one card, a millisecond apart.
     pub burst: f64,
+    /// Probability that a card testing attack starts: five small payments of one card and a large one, a millisecond
+    /// apart.
+    pub card_testing: f64,
+    /// Probability that an impossible journey starts: a payment at home and, a millisecond later, one abroad.
+    pub travel: f64,
     /// Share of the payments, repeats included, that the bank confirms.
     pub confirm: f64,
     /// Seed of every draw.
@@ -38,6 +43,8 @@ impl Default for GeneratorConfig {
             dup: 0.0,
             bad: 0.0,
             burst: 0.0,
+            card_testing: 0.0,
+            travel: 0.0,
             confirm: 0.95,
             seed: 42,
             start_ms: 1_794_085_500_000,
@@ -56,6 +63,8 @@ impl GeneratorConfig {
             ("dup", self.dup),
             ("bad", self.bad),
             ("burst", self.burst),
+            ("card-testing", self.card_testing),
+            ("travel", self.travel),
             ("confirm", self.confirm),
         ] {
             if !(0.0..=1.0).contains(&value) {
@@ -111,6 +120,35 @@ mod tests {
         let not_a_number = GeneratorConfig { confirm: f64::NAN, ..base.clone() };
         assert_eq!(message(not_a_number), "--confirm must be between 0 and 1, got NaN");
         assert!(GeneratorConfig { bad: 1.0, burst: 0.0, ..base }.validate().is_ok());
+    }
+
+    #[test]
+    fn lessons_09_and_10_shares_outside_range_are_rejected() {
+        type Set = fn(&mut GeneratorConfig, f64);
+        let options: [(&str, Set); 3] = [
+            ("confirm", |config, share| config.confirm = share),
+            ("card-testing", |config, share| config.card_testing = share),
+            ("travel", |config, share| config.travel = share),
+        ];
+        for (option, set) in options {
+            let outcome = |share| {
+                let mut config = GeneratorConfig::default();
+                set(&mut config, share);
+                config.validate().map_err(|error| error.to_string())
+            };
+            for share in [0.0, 0.5, 1.0] {
+                assert_eq!(outcome(share), Ok(()), "{option} {share}");
+            }
+            for share in [-0.001, 1.001, f64::INFINITY, f64::NAN] {
+                assert_eq!(outcome(share), Err(format!("--{option} must be between 0 and 1, got {share}")));
+            }
+        }
+    }
+
+    #[test]
+    fn lessons_09_and_10_defaults() {
+        let config = GeneratorConfig::default();
+        assert_eq!((config.confirm, config.card_testing, config.travel), (0.95, 0.0, 0.0));
     }
 
     #[test]

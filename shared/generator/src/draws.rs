@@ -17,8 +17,13 @@ impl Draws {
     }
 
     /// 64 random bits.
-    pub(crate) fn bits(&mut self) -> u64 {
+    fn bits(&mut self) -> u64 {
         self.0.next_u64()
+    }
+
+    /// 128 random bits.
+    pub(crate) fn id(&mut self) -> [u64; 2] {
+        [self.bits(), self.bits()]
     }
 
     /// Uniform in [0, 1), a multiple of 2^-53.

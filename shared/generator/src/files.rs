@@ -29,11 +29,12 @@ pub fn write_files(config: &GeneratorConfig, dir: &Path, mut progress: impl FnMu
     let mut payments = create(dir, PAYMENTS_FILE)?;
     let mut confirmations = Confirmations::create(config, dir)?;
     for index in 0..config.records {
-        payments.write_all(source.next(config.created_at(index)).as_bytes())?;
+        let record = source.next_record(config.created_at(index));
+        payments.write_all(record.line.as_bytes())?;
         payments.write_all(b"\n")?;
         let delivered = index + 1;
-        if let Some(files) = &mut confirmations {
-            files.write(source.confirmation(), delivered)?;
+        if let (Some(files), Some(line)) = (&mut confirmations, record.confirmation) {
+            files.write(line, delivered)?;
         }
         if delivered % PROGRESS_EVERY == 0 && delivered != config.records {
             progress(delivered);
@@ -69,8 +70,7 @@ impl Confirmations {
         Ok(None)
     }
 
-    fn write(&mut self, confirmation: Option<&str>, delivered: u64) -> io::Result<()> {
-        let Some(line) = confirmation else { return Ok(()) };
+    fn write(&mut self, line: &str, delivered: u64) -> io::Result<()> {
         self.lines.write_all(line.as_bytes())?;
         self.lines.write_all(b"\n")?;
         writeln!(self.after, "{delivered}")
@@ -88,7 +88,15 @@ mod tests {
     use std::collections::HashMap;
 
     fn config() -> GeneratorConfig {
-        GeneratorConfig { records: 25_000, dup: 0.02, bad: 0.01, burst: 0.002, ..GeneratorConfig::default() }
+        GeneratorConfig {
+            records: 25_000,
+            dup: 0.02,
+            bad: 0.01,
+            burst: 0.002,
+            card_testing: 0.002,
+            travel: 0.002,
+            ..GeneratorConfig::default()
+        }
     }
 
     fn lines(dir: &Path, name: &str) -> Vec<String> {
@@ -123,6 +131,22 @@ mod tests {
             *per_payment.entry(payment["paymentId"].to_string()).or_default() += 1;
         }
         assert!(per_payment.values().any(|&count| count > 1), "repeats are confirmed too");
+    }
+
+    #[test]
+    fn lesson_09_at_share_one_every_payment_written_is_confirmed_once() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let config = GeneratorConfig { confirm: 1.0, ..config() };
+        let summary = write_files(&config, dir.path(), |_| {}).expect("written");
+        assert!(summary.card_testing > 10 && summary.travel > 10 && summary.duplicates > 100, "{summary:?}");
+        let payments = lines(dir.path(), PAYMENTS_FILE);
+        let expected: Vec<String> = (1..)
+            .zip(&payments)
+            .filter(|(_, line)| *line != crate::BROKEN_RECORD)
+            .map(|(number, _)| number.to_string())
+            .collect();
+        assert_eq!(lines(dir.path(), AFTER_FILE), expected);
+        assert_eq!(lines(dir.path(), CONFIRMATIONS_FILE).len(), expected.len());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A stream is a function of its [`GeneratorConfig`]: equal configurations give equal bytes on every platform. Nothing
 //! here reads a clock or sends anything; [`write_files`] writes files, and a live sender asks [`PaymentSource`] for one
-//! line at a time.
+//! record, and its confirmation, at a time.
 
 mod config;
 mod draws;
@@ -11,4 +11,4 @@ mod source;
 
 pub use config::{ConfigError, GeneratorConfig};
 pub use files::{AFTER_FILE, CONFIRMATIONS_FILE, PAYMENTS_FILE, write_files};
-pub use source::{BROKEN_RECORD, PaymentSource, Summary};
+pub use source::{BROKEN_RECORD, PaymentSource, Record, Summary};

@@ -4,7 +4,18 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 const NOW: i64 = 1_794_084_709_909;
 
-const HOMES: [(&str, &str); 4] = [("c-0000", "DE"), ("c-0001", "FR"), ("c-2306", "FR"), ("c-4999", "FR")];
+/// Java's `Math.floorMod(cardId.hashCode(), 5)` into DE, FR, PL, ES, NL.
+const HOMES: [(&str, &str); 9] = [
+    ("c-0000", "DE"),
+    ("c-0001", "FR"),
+    ("c-0002", "PL"),
+    ("c-0118", "DE"),
+    ("c-0475", "FR"),
+    ("c-2306", "FR"),
+    ("c-4634", "PL"),
+    ("c-4735", "NL"),
+    ("c-4999", "FR"),
+];
 
 const GOLDEN: [&str; 2] = [
     concat!(
@@ -55,7 +66,8 @@ fn lesson_01_clean_records_are_valid_payments_in_the_wire_form() {
 fn lesson_01_bad_share_one_gives_only_the_broken_record() {
     let config = GeneratorConfig { bad: 1.0, ..clean() };
     assert_eq!(lines(&config, 50), vec!["{\"paymentId\": broken"; 50]);
-    assert!(source(&config).confirmation().is_none());
+    let confirmed = GeneratorConfig { confirm: 1.0, ..config };
+    assert_eq!(source(&confirmed).next_record(NOW), Record { line: BROKEN_RECORD, confirmation: None });
 }
 
 #[test]
@@ -150,18 +162,21 @@ fn lesson_07_bursts_leave_the_rate_unchanged_and_can_be_repeated() {
 
 #[test]
 fn lesson_10_a_card_pays_in_its_home_country() {
-    let mut homes = BTreeMap::<String, Option<String>>::new();
     for line in lines(&clean(), 20_000) {
         let payment = payment(&line);
-        assert_eq!(homes.entry(payment.card_id).or_insert(payment.country.clone()), &payment.country);
+        assert_eq!(payment.country.as_deref(), Some(home_country(&payment.card_id)), "{line}");
     }
-    // Java's Math.floorMod(cardId.hashCode(), 5) into DE, FR, PL, ES, NL.
+}
+
+#[test]
+fn lesson_10_homes_follow_the_java_hash_evenly() {
+    assert_eq!(java_string_hash("c-0000"), -1_417_645_270);
     for (card, country) in HOMES {
-        assert_eq!(homes[card].as_deref(), Some(country), "{card}");
+        assert_eq!(home_country(card), country, "{card}");
     }
+    let cards = source(&clean()).cards;
     for country in COUNTRIES {
-        let cards = homes.values().filter(|home| home.as_deref() == Some(country)).count();
-        assert!((900..1100).contains(&cards), "{cards} cards at home in {country}");
+        assert_eq!(cards.iter().filter(|card| card.country == country).count(), 1000, "{country}");
     }
 }
 
