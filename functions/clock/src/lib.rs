@@ -35,13 +35,13 @@ pub fn decide(topology: &Topology, heads: &[(TaskId, Head)], now: ProcessingTime
                     ticks.push(Tick::Heartbeat(task.clone()));
                 }
             }
-            StageKind::Operators | StageKind::Sink => {
+            StageKind::Operators | StageKind::Lookup | StageKind::Sink => {
                 let timer_due = head.next_timer_ms.is_some_and(|t| t <= now.0);
                 if timer_due || rows_waiting(topology, heads, task, head) > 0 {
                     ticks.push(Tick::Wake(task.clone()));
                 }
             }
-            StageKind::Schedule => {}
+            StageKind::Broadcast { .. } | StageKind::Schedule => {}
         }
     }
     ticks

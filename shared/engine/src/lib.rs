@@ -34,4 +34,4 @@ pub mod ttl_set;
 
 pub use error::{EngineError, StoreError, StoreErrorKind};
 pub use ids::{Attempt, InputId, Seq, StageId, StreamId, TaskId};
-pub use row::{CommitRow, Head, InputState, Position};
+pub use row::{Broadcast, CommitRow, Head, InputState, Position};

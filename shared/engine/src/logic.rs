@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use bytes::BufMut;
+use async_trait::async_trait;
+use bytes::{BufMut, Bytes};
 use payguard_model::{EventTime, KEY_GROUPS, ProcessingTime, key_group, key_group::shard_of};
 use prost::Message;
 
 use crate::error::StoreError;
 use crate::page::Page;
+use crate::row::Broadcast;
 use crate::segment::SegmentBuilder;
 use crate::store::SinkRecord;
 
@@ -58,13 +60,29 @@ pub struct Collector {
     counters: Counters,
     watermark: EventTime,
     now: ProcessingTime,
+    origin: Origin,
+}
+
+/// The commit a batch is to become.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Origin {
+    /// The task.
+    pub task: String,
+    /// The commit's number.
+    pub seq: u64,
 }
 
 impl Collector {
     /// A collector for one batch.
     #[must_use]
-    pub fn new(builder: SegmentBuilder, watermark: EventTime, now: ProcessingTime) -> Collector {
-        Collector { builder, counters: Counters::default(), watermark, now }
+    pub fn new(builder: SegmentBuilder, watermark: EventTime, now: ProcessingTime, origin: Origin) -> Collector {
+        Collector { builder, counters: Counters::default(), watermark, now, origin }
+    }
+
+    /// The commit that this batch is to become.
+    #[must_use]
+    pub fn origin(&self) -> &Origin {
+        &self.origin
     }
 
     /// The watermark the task has reached: the stamp of what is emitted now.
@@ -100,6 +118,11 @@ impl Collector {
     /// Adds to a counter.
     pub fn count(&mut self, operator: &'static str, name: &'static str, by: u64) {
         self.counters.add(operator, name, by);
+    }
+
+    /// The counters of the batch.
+    pub fn counters(&mut self) -> &mut Counters {
+        &mut self.counters
     }
 
     /// Sets a gauge: the newest value replaces the one before.
@@ -143,6 +166,16 @@ pub trait StageLogic: Send + Sync {
     /// Earliest processing-time timer: the task wants to run then even without input.
     fn next_processing_timer(&self) -> Option<ProcessingTime> {
         None
+    }
+
+    /// Takes over the broadcast value that this batch is handled with. Called before every batch of a stage that
+    /// reads one, once there is one.
+    ///
+    /// # Errors
+    /// When the value does not decode.
+    fn on_broadcast(&mut self, broadcast: &Broadcast) -> Result<(), DecodeError> {
+        let _ = broadcast;
+        Ok(())
     }
 
     /// Called at the start of every batch: fires processing-time timers, forgets what has expired.
@@ -206,6 +239,66 @@ pub trait OperatorState: Send + Sync {
 
     /// Keys held.
     fn keys(&self) -> usize;
+}
+
+/// A record on its way through a stage that asks others.
+#[derive(Clone, Debug)]
+pub struct LookupRecord {
+    /// Number of the input stream.
+    pub stream: usize,
+    /// Protobuf bytes.
+    pub payload: Bytes,
+}
+
+/// What became of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// Number of the output stream.
+    pub output: usize,
+    /// Key that decides the consumer's shard.
+    pub key: String,
+    /// Event time of the record.
+    pub event_time: EventTime,
+    /// Protobuf bytes.
+    pub payload: Vec<u8>,
+}
+
+/// A stage that asks others, a database for example, about its records. It holds no keyed state.
+///
+/// A batch that is lost to another executor is asked about again: questions must not have side effects.
+#[async_trait]
+pub trait LookupLogic: Send + Sync {
+    /// Answers every record of a batch: one answer each, in order, whatever the others say.
+    ///
+    /// # Errors
+    /// When a record does not decode. Others that fail or are silent are no error: the answer then says so.
+    async fn answer(&self, records: &[LookupRecord], counters: &mut Counters) -> Result<Vec<Answered>, DecodeError>;
+}
+
+/// What becomes of a message to a task that decides a broadcast value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// The new value, and a record that says so for a log.
+    Accepted {
+        /// Protobuf bytes.
+        value: Vec<u8>,
+    },
+    /// The value stays; the record goes to the output stream.
+    Refused {
+        /// Protobuf bytes of the record.
+        record: Vec<u8>,
+        /// Short reason, for the counter.
+        reason: &'static str,
+    },
+}
+
+/// Decides a broadcast value, message by message.
+pub trait BroadcastLogic: Send + Sync {
+    /// Judges a message against the value in force (`None`: the defaults).
+    ///
+    /// # Errors
+    /// When the value in force does not decode.
+    fn on_message(&self, current: Option<&[u8]>, message: &[u8], now: ProcessingTime) -> Result<Verdict, DecodeError>;
 }
 
 /// A source stage's operators: raw records of one Kafka partition in, output streams out.

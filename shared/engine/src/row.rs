@@ -37,6 +37,17 @@ pub struct InputState {
     pub idle: bool,
 }
 
+/// A value that one task decides and others read at the start of a batch, for example the limits of rules.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Broadcast {
+    /// Grows by one with every accepted change: one total order for all readers.
+    #[prost(uint64, tag = "1")]
+    pub version: u64,
+    /// Protobuf bytes; what they mean is between writer and readers.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: Bytes,
+}
+
 /// A task's newest commit and its progress: one row of the coordination table.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Head {
@@ -79,6 +90,12 @@ pub struct Head {
     /// Newest measurements, by gauge.
     #[prost(btree_map = "string, sint64", tag = "13")]
     pub gauges: BTreeMap<String, i64>,
+    /// The value the task has decided last, if it decides one.
+    #[prost(message, optional, tag = "14")]
+    pub broadcast: Option<Broadcast>,
+    /// Version of the broadcast value that the newest batch was handled with (0: none).
+    #[prost(uint64, tag = "15")]
+    pub pinned: u64,
 }
 
 /// Where a commit's segment is.
@@ -166,6 +183,12 @@ pub struct CommitRow {
     /// Generation of the task's shards.
     #[prost(uint32, tag = "14")]
     pub generation: u32,
+    /// The value this commit decided, if it decided one.
+    #[prost(message, optional, tag = "15")]
+    pub broadcast: Option<Broadcast>,
+    /// Version of the broadcast value that the batch was handled with (0: none).
+    #[prost(uint64, tag = "16")]
+    pub pinned: u64,
 }
 
 impl Head {

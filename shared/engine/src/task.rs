@@ -2,6 +2,7 @@
 //!
 //! * [`consumer`] — a task that reads upstream logs, for stages with operators and for sinks;
 //! * [`source`] — a task that is given the records of one Kafka partition;
+//! * [`broadcast`] — the one task that decides a value all others read;
 //! * `recover` — head, pages and deltas become live state; `flush` — live state becomes pages;
 //! * `committer` — one commit with its four outcomes; `retry` — patience with unreachable stores.
 //!
@@ -9,6 +10,7 @@
 //! runs and put back only when everything went well.
 
 mod batch;
+pub mod broadcast;
 mod committer;
 pub mod consumer;
 mod flush;
@@ -120,6 +122,8 @@ pub struct TaskPlan {
     pub outputs: Vec<OutputStream>,
     /// How its inputs are kept together.
     pub alignment: Alignment,
+    /// The task whose broadcast value it reads, if it reads one.
+    pub broadcast: Option<TaskId>,
 }
 
 /// Work and time left for one invocation.

@@ -1,7 +1,7 @@
 //! The stamps of a task's outputs, whatever timers it has.
 
 use payguard_engine::StageId;
-use payguard_engine::logic::Collector;
+use payguard_engine::logic::{Collector, Origin};
 use payguard_engine::merge::Alignment;
 use payguard_engine::merge::{BufferedRow, Merger, Next};
 use payguard_engine::segment::{SegmentBuilder, SliceReader, open};
@@ -10,7 +10,7 @@ use payguard_model::{EventTime, Payment, ProcessingTime};
 
 #[test]
 fn the_watermark_of_a_batch_never_goes_back_and_neither_do_stamps() {
-    let mut out = Collector::new(SegmentBuilder::new([("s", 1)]), EventTime(10), ProcessingTime(0));
+    let mut out = Collector::new(SegmentBuilder::new([("s", 1)]), EventTime(10), ProcessingTime(0), Origin::default());
     for watermark in [5, 30, 20] {
         out.advance(EventTime(watermark));
         out.emit(0, "k", EventTime(0), &Payment::default());

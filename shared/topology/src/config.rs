@@ -34,6 +34,8 @@ pub struct Config {
     pub source: Source,
     /// Limits of the rules.
     pub rules: Rules,
+    /// Totals per merchant.
+    pub stats: Stats,
     /// Shards of the stages with keyed state.
     pub shards: Shards,
     /// Numbers of the engine.
@@ -46,7 +48,11 @@ pub struct Config {
 pub struct Source {
     /// Topic with raw payments.
     pub topic: String,
-    /// Partitions of the topic that are known to exist: stages wait for each until it has a record or is idle. 0: as
+    /// Topic with confirmations of payments; empty: there are none, and neither are the operators that need them.
+    pub confirmations_topic: String,
+    /// Topic with changes of the rules.
+    pub rules_topic: String,
+    /// Partitions of each topic that are known to exist: stages wait for each until it has a record or is idle. 0: as
     /// they appear.
     pub partitions: u32,
     /// `reject` a payment with unknown fields, or `ignore` them.
@@ -63,6 +69,19 @@ pub struct Rules {
     pub velocity_max_payments: i64,
     /// More spent by a card within 10 minutes raises `amount-spike`, minor units.
     pub amount_spike_limit_minor: i64,
+    /// Fault tool: every card profile takes this much longer, milliseconds.
+    pub slow_ms: u64,
+}
+
+/// Totals per merchant.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Stats {
+    /// Parts that a merchant's payments are spread over before they are added up; 0 and 1: none, so that a merchant's
+    /// late payments still update its total.
+    pub salts: u32,
+    /// With salts: late payments within a minute update the total too.
+    pub late_updates: bool,
 }
 
 /// Shards of the stages with keyed state: 1 to 128.
@@ -73,8 +92,14 @@ pub struct Shards {
     pub dedup: u32,
     /// Of `window`.
     pub window: u32,
+    /// Of `combine`.
+    pub combine: u32,
     /// Of `rules`.
     pub rules: u32,
+    /// Of `match`.
+    pub r#match: u32,
+    /// Of `enrich`.
+    pub enrich: u32,
 }
 
 /// How inputs are kept together in event time.
@@ -136,6 +161,7 @@ impl Default for Config {
             detail_language: DetailLanguage::En.to_string(),
             source: Source::default(),
             rules: Rules::default(),
+            stats: Stats::default(),
             shards: Shards::default(),
             engine: Engine::default(),
         }
@@ -147,6 +173,8 @@ impl Default for Source {
         let policy = ParsePolicy::default();
         Source {
             topic: "payments.raw".to_owned(),
+            confirmations_topic: "payments.confirmations".to_owned(),
+            rules_topic: "rules.config".to_owned(),
             partitions: 0,
             unknown_fields: "reject".to_owned(),
             max_future_ms: policy.max_future_ms.unwrap_or(i64::MAX),
@@ -159,13 +187,14 @@ impl Default for Rules {
         Rules {
             velocity_max_payments: payguard_operators::velocity::DEFAULT_LIMIT,
             amount_spike_limit_minor: payguard_operators::amount_spike::DEFAULT_LIMIT_MINOR,
+            slow_ms: 0,
         }
     }
 }
 
 impl Default for Shards {
     fn default() -> Shards {
-        Shards { dedup: 1, window: 1, rules: 1 }
+        Shards { dedup: 1, window: 1, combine: 1, rules: 1, r#match: 1, enrich: 1 }
     }
 }
 
@@ -180,6 +209,27 @@ impl Default for Engine {
             flush_every_ms: settings.flush_every_ms,
             flush_bytes: settings.flush_bytes,
         }
+    }
+}
+
+impl Shards {
+    /// The number of every stage that has shards.
+    #[must_use]
+    pub fn by_stage(&self) -> [(&'static str, u32); 6] {
+        [
+            ("dedup", self.dedup),
+            ("window", self.window),
+            ("combine", self.combine),
+            ("rules", self.rules),
+            ("match", self.r#match),
+            ("enrich", self.enrich),
+        ]
+    }
+
+    /// The same number for every stage.
+    #[must_use]
+    pub fn all(shards: u32) -> Shards {
+        Shards { dedup: shards, window: shards, combine: shards, rules: shards, r#match: shards, enrich: shards }
     }
 }
 
@@ -229,7 +279,20 @@ impl Config {
     /// Whether an operator is part of the run.
     #[must_use]
     pub fn has_operator(&self, id: &str) -> bool {
-        self.operators.iter().any(|o| o == "all" || o == id || (o == "core" && operator::CORE.contains(&id)))
+        let possible = !operator::WITH_CONFIRMATIONS.contains(&id) || !self.source.confirmations_topic.is_empty();
+        possible && self.operators.iter().any(|o| o == "all" || o == id || (o == "core" && operator::CORE.contains(&id)))
+    }
+
+    /// Whether payments are matched with confirmations.
+    #[must_use]
+    pub fn has_confirmations(&self) -> bool {
+        operator::WITH_CONFIRMATIONS.iter().any(|id| self.has_operator(id))
+    }
+
+    /// Whether merchant totals are made in two phases.
+    #[must_use]
+    pub fn is_salted(&self) -> bool {
+        self.stats.salts > 1 && self.has_operator(operator::MERCHANT_STATS)
     }
 
     /// How payments are parsed.
@@ -310,7 +373,7 @@ impl Config {
         if !["reject", "ignore"].contains(&self.source.unknown_fields.as_str()) {
             return fail("source.unknown_fields", "must be `reject` or `ignore`".to_owned());
         }
-        let shards = [("dedup", self.shards.dedup), ("window", self.shards.window), ("rules", self.shards.rules)];
+        let shards = self.shards.by_stage();
         for (stage, shards) in shards {
             if !(1..=payguard_model::KEY_GROUPS).contains(&shards) {
                 return fail(&format!("shards.{stage}"), format!("must be 1 to {}", payguard_model::KEY_GROUPS));

@@ -23,12 +23,27 @@ pub enum StageKind {
         /// The topics.
         topics: Vec<SourceTopic>,
     },
+    /// Messages of one topic, all partitions by one task: it decides a value that other stages read.
+    Broadcast {
+        /// The topic.
+        topic: String,
+    },
     /// Upstream logs; operators with keyed state.
     Operators,
+    /// Upstream logs; others are asked about each record.
+    Lookup,
     /// Upstream logs; records leave the pipeline.
     Sink,
     /// A schedule; no log of its own.
     Schedule,
+}
+
+impl StageKind {
+    /// Whether its tasks read the logs of other stages.
+    #[must_use]
+    pub fn reads_logs(&self) -> bool {
+        matches!(self, StageKind::Operators | StageKind::Lookup | StageKind::Sink)
+    }
 }
 
 /// A topic that a source stage is given.
@@ -81,6 +96,8 @@ pub struct Topology {
     pub alignment: Alignment,
     /// How those of sinks are.
     pub sink_alignment: Alignment,
+    /// Which stage's broadcast value a stage reads: (reader, decider).
+    pub broadcasts: Vec<(StageId, StageId)>,
 }
 
 impl Topology {
@@ -109,7 +126,7 @@ impl Topology {
     /// All tasks of the stages that read upstream logs.
     #[must_use]
     pub fn consumer_tasks(&self) -> Vec<TaskId> {
-        let consumers = self.stages.iter().filter(|s| matches!(s.kind, StageKind::Operators | StageKind::Sink));
+        let consumers = self.stages.iter().filter(|s| s.kind.reads_logs());
         consumers.flat_map(|s| (0..s.shards).map(|shard| TaskId::shard(&s.id, shard))).collect()
     }
 
@@ -118,8 +135,8 @@ impl Topology {
     pub fn plan(&self, task: &TaskId) -> Option<TaskPlan> {
         let stage = self.stage(&task.stage)?;
         let (shard, shards) = match stage.kind {
-            StageKind::Source { .. } => (0, 1),
-            StageKind::Operators | StageKind::Sink => {
+            StageKind::Source { .. } | StageKind::Broadcast { .. } => (0, 1),
+            StageKind::Operators | StageKind::Lookup | StageKind::Sink => {
                 (task.shard_number().filter(|shard| *shard < stage.shards)?, stage.shards)
             }
             StageKind::Schedule => return None,
@@ -135,6 +152,7 @@ impl Topology {
             shards,
             upstreams: self.upstreams(&stage.id),
             outputs: outputs.collect(),
+            broadcast: self.broadcasts.iter().find(|b| b.0 == stage.id).map(|b| TaskId::shard(&b.1, 0)),
             alignment: if stage.kind == StageKind::Sink { self.sink_alignment } else { self.alignment },
         })
     }
@@ -164,6 +182,7 @@ impl Topology {
                 };
                 Producers::Partitions(topics.iter().filter(is_read).map(|topic| topic.partitions.clone()).collect())
             }
+            Some((StageKind::Broadcast { .. }, _)) => Producers::Registered,
             Some((_, shards)) => Producers::Shards(shards),
             None => Producers::Shards(0),
         }

@@ -15,7 +15,8 @@ impl Topology {
                     let names: Vec<&str> = topics.iter().map(|t| t.partitions.topic.as_str()).collect();
                     format!("a task per partition of {}", names.join(", "))
                 }
-                StageKind::Operators | StageKind::Sink => format!("{} task(s)", stage.shards),
+                StageKind::Broadcast { topic } => format!("one task for all partitions of {topic}"),
+                StageKind::Operators | StageKind::Lookup | StageKind::Sink => format!("{} task(s)", stage.shards),
                 StageKind::Schedule => "on a schedule".to_owned(),
             };
             let _ = writeln!(text, "{:8} {} ({tasks})", stage.id.to_string(), stage.summary);
@@ -41,6 +42,12 @@ impl Topology {
                     let _ = writeln!(text, "    {topic}([{topic}]) --> {}", stage.id);
                 }
             }
+            if let StageKind::Broadcast { topic } = &stage.kind {
+                let _ = writeln!(text, "    {topic}([{topic}]) --> {}", stage.id);
+            }
+        }
+        for (reader, decider) in &self.broadcasts {
+            let _ = writeln!(text, "    {decider} -. newest version .-> {reader}");
         }
         for stream in &self.streams {
             let _ = writeln!(

@@ -46,7 +46,8 @@ pub async fn heads(ledger: &dyn Ledger, topology: &Topology) -> Result<Vec<(Task
                 let topics: Vec<_> = topics.iter().map(|t| t.partitions.clone()).collect();
                 partitions(&stage.id, &topics, ledger.tasks(&stage.id).await?)
             }
-            StageKind::Operators | StageKind::Sink => {
+            StageKind::Broadcast { .. } => ledger.tasks(&stage.id).await?,
+            StageKind::Operators | StageKind::Lookup | StageKind::Sink => {
                 (0..stage.shards).map(|shard| TaskId::shard(&stage.id, shard)).collect()
             }
             StageKind::Schedule => Vec::new(),

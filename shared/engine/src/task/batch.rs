@@ -6,8 +6,9 @@ use payguard_model::{EventTime, ProcessingTime};
 
 use super::{Settings, TaskPlan};
 use crate::error::EngineError;
-use crate::logic::{Collector, DecodeError, SinkLogic, StageLogic};
+use crate::logic::{Collector, DecodeError, LookupLogic, LookupRecord, Origin, SinkLogic, StageLogic};
 use crate::merge::{MergedRecord, Merger, Next};
+use crate::row::Head;
 use crate::segment::SegmentBuilder;
 use crate::store::SinkRecord;
 
@@ -23,9 +24,10 @@ pub(super) struct Batch {
 }
 
 /// A collector for the outputs of `plan`.
-pub(super) fn collector(plan: &TaskPlan, watermark: EventTime, now: ProcessingTime) -> Collector {
+pub(super) fn collector(plan: &TaskPlan, head: &Head, watermark: EventTime, now: ProcessingTime) -> Collector {
     let outputs = plan.outputs.iter().map(|o| (o.stream.as_str(), o.shards));
-    Collector::new(SegmentBuilder::new(outputs), watermark, now)
+    let origin = Origin { task: plan.task.to_string(), seq: head.seq + 1 };
+    Collector::new(SegmentBuilder::new(outputs), watermark, now, origin)
 }
 
 /// Moves the watermark to `to`, stopping at every timer on the way.
@@ -97,6 +99,46 @@ pub(super) fn run_sink(
     let (watermark, idle) = merger.watermark();
     let by_stream = name_counts(plan, &counts);
     Ok((Batch { records: rendered.len(), by_stream, watermark: watermark.max(before), idle }, rendered))
+}
+
+/// Takes records until the buffers or the limits of a commit end, has them answered, and emits the answers: each with
+/// the watermark that had been reached at its record.
+///
+/// # Errors
+/// When a record does not decode, or the answers are not one for each record.
+pub(super) async fn run_lookup(
+    plan: &TaskPlan,
+    settings: &Settings,
+    merger: &mut Merger,
+    logic: &dyn LookupLogic,
+    out: &mut Collector,
+) -> Result<Batch, EngineError> {
+    let (mut counts, mut records, mut stamps, mut bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    while records.len() < settings.records_per_commit && bytes < settings.bytes_per_commit {
+        let reached = merger.watermark().0;
+        let Some(record) = take(plan, merger)? else { break };
+        bytes += record.payload.len();
+        count(&mut counts, record.stream);
+        stamps.push(reached);
+        records.push(LookupRecord { stream: record.stream, payload: record.payload });
+    }
+    let (watermark, idle) = merger.watermark();
+    let answers = logic.answer(&records, out.counters()).await;
+    let answers = answers.map_err(|e| bad_record(plan, records.first().map_or(0, |r| r.stream), &e))?;
+    if answers.len() != records.len() {
+        return Err(EngineError::Broken {
+            task: plan.task.to_string(),
+            invariant: "INV-6",
+            detail: format!("{} answers to {} records", answers.len(), records.len()),
+        });
+    }
+    for (answer, stamp) in answers.iter().zip(stamps) {
+        out.advance(stamp);
+        out.emit_encoded(answer.output, &answer.key, answer.event_time, &answer.payload);
+    }
+    out.advance(watermark);
+    let by_stream = name_counts(plan, &counts);
+    Ok(Batch { records: records.len(), by_stream, watermark: out.watermark(), idle })
 }
 
 fn count(counts: &mut Vec<u64>, stream: usize) {

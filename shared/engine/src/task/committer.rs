@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use payguard_model::ProcessingTime;
 
 use super::retry::patiently;
 use super::{Env, OUT, TaskPlan};
 use crate::commit::{AfterReply, CommitOutcome, Resolution, after_reply, check_succession, moved, resolve};
 use crate::error::{EngineError, StoreErrorKind};
 use crate::ids::{Attempt, InputId, Seq, TaskId};
-use crate::row::{CommitRow, Head, InputState, Position, SegmentLocation};
+use crate::row::{Broadcast, CommitRow, Head, InputState, Position, SegmentLocation};
 use crate::segment::Segment;
 use crate::store::CommitReply;
 
@@ -30,6 +31,31 @@ pub(super) struct Proposal {
     pub(super) took_input: bool,
     pub(super) next_timer_ms: Option<i64>,
     pub(super) flushed_seq: u64,
+    /// The value the batch decides, for tasks that decide one.
+    pub(super) broadcast: Option<Broadcast>,
+    /// Version of the broadcast value the batch was handled with.
+    pub(super) pinned: u64,
+}
+
+impl Proposal {
+    /// A proposal that changes nothing after `head`.
+    pub(super) fn after(head: &Head, now: ProcessingTime) -> Proposal {
+        Proposal {
+            inputs: head.inputs.clone(),
+            untouched: Position { at: 0, within: 0 },
+            watermark_ms: head.watermark_ms,
+            idle: head.idle,
+            segment: Segment::default(),
+            counters: BTreeMap::new(),
+            gauges: BTreeMap::new(),
+            now_ms: now.0,
+            took_input: false,
+            next_timer_ms: None,
+            flushed_seq: head.flushed_seq,
+            broadcast: None,
+            pinned: head.pinned,
+        }
+    }
 }
 
 /// Commits the proposal after `head`. On a win `head` becomes the new head.
@@ -80,6 +106,8 @@ async fn lay_out(
         counters: proposal.counters,
         code: env.settings.code.clone(),
         generation: head.generation,
+        broadcast: proposal.broadcast.clone(),
+        pinned: proposal.pinned,
     };
     for slice in &row.slices {
         *row.counters.entry(format!("{OUT}{}", slice.stream)).or_default() += u64::from(slice.count);
@@ -104,6 +132,8 @@ async fn lay_out(
         last_input_at_ms: if proposal.took_input { proposal.now_ms } else { head.last_input_at_ms },
         counters,
         gauges,
+        broadcast: proposal.broadcast.or_else(|| head.broadcast.clone()),
+        pinned: proposal.pinned,
     };
     Ok((next, row))
 }

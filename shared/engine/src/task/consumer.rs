@@ -16,10 +16,9 @@ use crate::commit::CommitOutcome;
 use crate::error::EngineError;
 use crate::ids::{InputId, Seq, TaskId};
 use crate::input::{Producers, Upstream, open_row};
-use crate::logic::{SinkLogic, StageLogic, take_stage_delta};
+use crate::logic::{LookupLogic, SinkLogic, StageLogic, take_stage_delta};
 use crate::merge::Merger;
-use crate::row::{CommitRow, Head, InputState, Position};
-use crate::segment::Segment;
+use crate::row::{Broadcast, CommitRow, Head, InputState};
 use crate::store::{LeaseReply, RowLimits, Sink, SinkBatch, SinkReply};
 
 /// Rows read from an upstream log at once.
@@ -33,6 +32,8 @@ const SINK_PROGRESS_MS: i64 = 1_000;
 pub enum Body {
     /// Operators with keyed state; outputs go to streams.
     Operators(Box<dyn StageLogic>),
+    /// Others are asked about the records; answers go to streams.
+    Lookup(Arc<dyn LookupLogic>),
     /// Records leave the pipeline.
     Sink(Box<dyn SinkLogic>, Arc<dyn Sink>),
 }
@@ -60,6 +61,8 @@ struct Live {
     upstreams: BTreeMap<InputId, (TaskId, usize)>,
     flushed_at: ProcessingTime,
     flushed_seq: u64,
+    /// Version of the broadcast value the body has.
+    pinned: u64,
 }
 
 impl ConsumerTask {
@@ -116,7 +119,8 @@ impl ConsumerTask {
             if report.commits >= u64::from(budget.commits) || self.env.clock.now() >= budget.until {
                 return Ok(Work::Spent);
             }
-            self.fetch(live).await?;
+            let (_, broadcast) = futures_util::future::try_join(self.fetch(live), self.read_broadcast()).await?;
+            self.pin(live, broadcast)?;
             let Some((outcome, batch, row)) = self.step(live).await? else { return Ok(Work::Done) };
             match outcome {
                 CommitOutcome::Committed | CommitOutcome::AlreadyMine => {
@@ -139,27 +143,27 @@ impl ConsumerTask {
         let before = live.head.watermark();
         let settings = &self.env.settings;
         let mut proposal = Proposal {
-            inputs: BTreeMap::new(),
-            untouched: Position { at: 0, within: 0 },
-            watermark_ms: before.0,
-            idle: false,
-            segment: Segment::default(),
-            counters: BTreeMap::new(),
-            gauges: BTreeMap::new(),
-            now_ms: now.0,
-            took_input: false,
-            next_timer_ms: None,
             flushed_seq: live.flushed_seq,
+            pinned: live.pinned,
+            ..Proposal::after(&live.head, now)
         };
         let (batch, rendered) = match &mut live.body {
             Body::Operators(logic) => {
-                let mut out = batch::collector(&self.plan, before, now);
+                let mut out = batch::collector(&self.plan, &live.head, before, now);
                 let done = batch::run_operators(&self.plan, settings, &mut live.merger, logic.as_mut(), &mut out)?;
                 let (builder, counters) = out.finish();
                 proposal.segment = builder.finish(&take_stage_delta(logic.as_mut()));
                 proposal.counters = counters.counted();
                 proposal.gauges = counters.gauges();
                 proposal.next_timer_ms = logic.next_processing_timer().map(|t| t.0);
+                (done, Vec::new())
+            }
+            Body::Lookup(logic) => {
+                let mut out = batch::collector(&self.plan, &live.head, before, now);
+                let done = batch::run_lookup(&self.plan, settings, &mut live.merger, &**logic, &mut out).await?;
+                let (builder, counters) = out.finish();
+                proposal.segment = builder.finish(&[]);
+                proposal.counters = counters.counted();
                 (done, Vec::new())
             }
             Body::Sink(logic, _) => batch::run_sink(&self.plan, settings, &mut live.merger, logic.as_ref(), before)?,
@@ -221,10 +225,12 @@ impl ConsumerTask {
             upstreams: BTreeMap::new(),
             flushed_at: env.clock.now(),
             flushed_seq: 0,
+            pinned: 0,
         };
         live.flushed_seq = live.head.flushed_seq;
         match &mut live.body {
             Body::Operators(logic) => load_state(env, plan, &live.head, logic.as_mut()).await?,
+            Body::Lookup(_) => {}
             Body::Sink(_, sink) => {
                 let sink = sink.clone();
                 self.follow_sink(&mut live.head, sink.as_ref()).await?;
@@ -261,19 +267,11 @@ impl ConsumerTask {
                 ),
             });
         }
-        let watermark = head.watermark_ms;
         let proposal = Proposal {
             inputs: position.inputs,
-            untouched: Position { at: 0, within: 0 },
-            watermark_ms: watermark,
-            idle: head.idle,
-            segment: Segment::default(),
             counters: position.counters,
-            gauges: BTreeMap::new(),
-            now_ms: self.env.clock.now().0,
             took_input: true,
-            next_timer_ms: None,
-            flushed_seq: head.flushed_seq,
+            ..Proposal::after(head, self.env.clock.now())
         };
         let (outcome, _) = commit(&self.env, &self.plan, head, proposal).await?;
         if !outcome.is_mine() {
@@ -303,6 +301,27 @@ impl ConsumerTask {
         live.flushed_seq = stored.flushed_seq;
         live.head = stored;
         Ok(live)
+    }
+
+    /// The broadcast value in force, for stages that read one.
+    async fn read_broadcast(&self) -> Result<Option<Broadcast>, EngineError> {
+        let Some(task) = &self.plan.broadcast else { return Ok(None) };
+        let head = patiently(&self.env.settings, || self.env.ledger.load_head(task)).await?;
+        Ok(head.and_then(|head| head.broadcast))
+    }
+
+    /// Gives the body the value that the next batch is handled with.
+    fn pin(&self, live: &mut Live, broadcast: Option<Broadcast>) -> Result<(), EngineError> {
+        let (Some(broadcast), Body::Operators(logic)) = (broadcast, &mut live.body) else { return Ok(()) };
+        if broadcast.version != live.pinned {
+            logic.on_broadcast(&broadcast).map_err(|e| EngineError::BadRecord {
+                task: self.plan.task.to_string(),
+                stream: "broadcast".to_owned(),
+                detail: e.0,
+            })?;
+            live.pinned = broadcast.version;
+        }
+        Ok(())
     }
 
     /// Adds the upstream tasks that are not inputs yet.
@@ -433,7 +452,7 @@ fn worth_committing(live: &Live, proposal: &Proposal, batch: &Batch, now: Proces
         || proposal.watermark_ms != live.head.watermark_ms
         || proposal.idle != live.head.idle;
     match live.body {
-        Body::Operators(_) => changed,
+        Body::Operators(_) | Body::Lookup(_) => changed,
         // A sink's progress without records is for `status` and collection only.
         Body::Sink(..) => {
             changed && (batch.watermark == EventTime::MAX || now.since(live.head.committed_at()) >= SINK_PROGRESS_MS)

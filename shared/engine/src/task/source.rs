@@ -103,7 +103,7 @@ impl SourceTask {
         while !self.head().await?.ended() {
             let head = self.head().await?.clone();
             let inputs = self.inputs_after(&head, position(&head, &self.input), EventTime::MAX, false);
-            let out = batch::collector(&self.plan, EventTime::MAX, self.env.clock.now());
+            let out = batch::collector(&self.plan, &head, EventTime::MAX, self.env.clock.now());
             self.commit_batch(head, out, inputs, false, false).await?;
         }
         Ok(())
@@ -128,7 +128,7 @@ impl SourceTask {
         }
         let idle = !begins;
         let inputs = self.inputs_after(&head, position(&head, &self.input), self.watermark_of_input(&head), idle);
-        let out = batch::collector(&self.plan, head.watermark(), now);
+        let out = batch::collector(&self.plan, &head, head.watermark(), now);
         Ok(self.commit_batch(head, out, inputs, idle, begins).await? && idle)
     }
 
@@ -140,7 +140,7 @@ impl SourceTask {
     ) -> Result<(), EngineError> {
         let head = self.head().await?.clone();
         let mut generator = resume(self.watermark_of_input(&head));
-        let mut out = batch::collector(&self.plan, head.watermark(), self.env.clock.now());
+        let mut out = batch::collector(&self.plan, &head, head.watermark(), self.env.clock.now());
         let mut at = position(&head, &self.input);
         for record in chunk {
             if at >= 0 && record.offset > at + 1 {
@@ -189,10 +189,9 @@ impl SourceTask {
             segment: builder.finish(&[]),
             counters: counters.counted(),
             gauges: counters.gauges(),
-            now_ms: now.0,
             took_input,
-            next_timer_ms: None,
             flushed_seq: head.seq + 1,
+            ..Proposal::after(&head, now)
         };
         // Until the outcome is known, what is in memory is not trusted.
         self.head = None;
