@@ -22,6 +22,7 @@ pub fn payment(id: &str, card: &str, merchant: &str, amount_minor: i64, event_ti
         currency: "EUR".to_owned(),
         country: Some("DE".to_owned()),
         event_time_ms,
+        ..Payment::default()
     }
 }
 
