@@ -11,6 +11,7 @@
 )]
 
 pub mod amount_spike;
+pub mod blocked_country;
 mod bucket_rule;
 pub mod buckets;
 pub mod card_sessions;

@@ -71,6 +71,11 @@ impl<O: KeyedOperator> Harness<O> {
         self.with_key(key, |operator, state, ctx| operator.on_event(key, event, state, ctx));
     }
 
+    /// The operator, to change its settings between two events.
+    pub fn operator_mut(&mut self) -> &mut O {
+        &mut self.operator
+    }
+
     /// Moves the watermark and fires the event-time timers that are due; a watermark that is not greater than the
     /// present one is ignored.
     pub fn advance_watermark(&mut self, watermark: EventTime) {

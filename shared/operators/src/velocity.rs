@@ -26,8 +26,8 @@ const RULE: BucketRule = BucketRule { window_ms: WINDOW_MS, bucket: BucketSize::
 
 /// Alerts when a card makes more than `limit` payments within a minute.
 ///
-/// The limit is that of the rules' version in force (lesson 8) and may be another one with every payment: the buckets and
-/// the silence after an alert do not depend on it.
+/// The limit is that of the rules' version in force (lesson 8) and may be another one with every payment: the buckets
+/// and the silence after an alert do not depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VelocityRule {
     /// Payments within the window that are still allowed.
