@@ -20,6 +20,7 @@ pub mod detail;
 pub mod lateness;
 pub mod merchant_stats;
 pub mod operator;
+pub mod sequences;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod velocity;
