@@ -15,6 +15,7 @@ pub mod blocked_country;
 mod bucket_rule;
 pub mod buckets;
 pub mod card_sessions;
+pub mod confirmation_join;
 pub mod dedup;
 pub mod detail;
 pub mod lateness;
@@ -23,6 +24,7 @@ pub mod operator;
 pub mod sequences;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod unconfirmed;
 pub mod velocity;
 pub mod watermark;
 
@@ -32,4 +34,5 @@ mod lesson_tests;
 mod model_tests;
 
 pub use bucket_rule::RuleState;
+pub use confirmation_join::MatchEvent;
 pub use operator::{Context, KeyedOperator, TimerDomain, Timers};
