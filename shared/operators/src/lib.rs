@@ -14,6 +14,7 @@ pub mod amount_spike;
 pub mod blocked_country;
 mod bucket_rule;
 pub mod buckets;
+pub mod card_profile;
 pub mod card_sessions;
 pub mod confirmation_join;
 pub mod dedup;
