@@ -21,7 +21,9 @@ pub mod dedup;
 pub mod detail;
 pub mod lateness;
 pub mod merchant_stats;
+mod minute_windows;
 pub mod operator;
+pub mod salted_stats;
 pub mod sequences;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -36,4 +38,5 @@ mod model_tests;
 
 pub use bucket_rule::RuleState;
 pub use confirmation_join::MatchEvent;
+pub use minute_windows::{WindowTotal, WindowTotals};
 pub use operator::{Context, KeyedOperator, TimerDomain, Timers};
