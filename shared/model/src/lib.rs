@@ -3,16 +3,23 @@
 //!
 //! Nothing here does I/O, reads a clock or knows a stage.
 
+pub mod alert;
 pub mod json;
 pub mod key_distribution;
 pub mod key_group;
 pub mod parse;
 pub mod record;
+pub mod rule_config;
 pub mod time;
 pub mod view;
 
+pub use alert::{Decision, Fact, FraudAlert, RISK_NOT_LOADED, RISK_UNKNOWN};
 pub use json::{to_json, write_json};
 pub use key_group::{KEY_GROUPS, KeyGroup, key_group};
-pub use parse::{ParsePolicy, Reason, UnknownFields, parse_payment, raw_text};
-pub use record::{CardSession, FraudAlert, MerchantStats, Payment, RejectedRecord};
+pub use parse::{ParsePolicy, Reason, UnknownFields, parse_confirmation, parse_payment, raw_text};
+pub use record::{
+    CardProfile, CardSession, ConfirmedPayment, MerchantPart, MerchantStats, Payment, PaymentConfirmation,
+    RejectedRecord, RejectedRule,
+};
+pub use rule_config::{RuleChange, RuleConfig, RuleRefusal, parse_rule_change};
 pub use time::{EventTime, ProcessingTime};

@@ -6,8 +6,11 @@
 //!
 //! No clock: the caller passes `now`.
 
+mod confirmation;
 mod ordinary;
 mod tolerant;
+
+pub use confirmation::parse_confirmation;
 
 use crate::{Payment, ProcessingTime};
 use serde::{Deserialize, Serialize};
@@ -162,6 +165,7 @@ impl Fields<'_> {
             currency: currency.into_owned(),
             country: self.country.map(Cow::into_owned),
             event_time_ms: self.event_time_ms,
+            ..Payment::default()
         })
     }
 }

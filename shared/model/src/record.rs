@@ -29,6 +29,14 @@ pub struct Payment {
     /// Event time, milliseconds since the Unix epoch.
     #[prost(int64, tag = "7")]
     pub event_time_ms: i64,
+    /// Partition of the source topic it was read from; inside only, never in JSON.
+    #[prost(uint32, tag = "8")]
+    #[serde(skip)]
+    pub source_partition: u32,
+    /// Offset in that partition; inside only, never in JSON.
+    #[prost(int64, tag = "9")]
+    #[serde(skip)]
+    pub source_offset: i64,
 }
 
 /// A record that was refused (topic `payments.dlq`).
@@ -89,45 +97,111 @@ pub struct CardSession {
     pub amount_minor: i64,
 }
 
-/// A suspicion raised by a rule (topic `fraud.alerts`).
+/// What phase 1 of the salted totals hands to phase 2: the total so far of a merchant's payments with one salt in one
+/// minute. A later one for the same merchant, salt and window replaces it.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct FraudAlert {
-    /// `<ruleId>:<paymentId>`: reprocessing the same payment gives the same id.
+pub struct MerchantPart {
+    /// The merchant.
     #[prost(string, tag = "1")]
-    pub alert_id: String,
-    /// The rule that fired.
-    #[prost(string, tag = "2")]
-    pub rule_id: String,
-    /// The card.
-    #[prost(string, tag = "3")]
-    pub card_id: String,
-    /// Merchant of the payment that triggered the alert.
-    #[prost(string, tag = "4")]
     pub merchant_id: String,
-    /// The payment that triggered the alert.
-    #[prost(string, tag = "5")]
+    /// The salt, from 0 up to the number of salts, exclusive.
+    #[prost(uint32, tag = "2")]
+    pub salt: u32,
+    /// Start of the window, inclusive.
+    #[prost(int64, tag = "3")]
+    pub window_start_ms: i64,
+    /// End of the window, exclusive.
+    #[prost(int64, tag = "4")]
+    pub window_end_ms: i64,
+    /// Payments with this salt in the window so far.
+    #[prost(int64, tag = "5")]
+    pub payment_count: i64,
+    /// Their sum in minor currency units.
+    #[prost(int64, tag = "6")]
+    pub amount_minor: i64,
+}
+
+/// A message of the issuing bank about a payment (topic `payments.confirmations`).
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PaymentConfirmation {
+    /// The payment it confirms.
+    #[prost(string, tag = "1")]
     pub payment_id: String,
-    /// A sentence for a person, in the configured language.
-    #[prost(string, tag = "6")]
-    pub detail: String,
-    /// Event time of the triggering payment.
-    #[prost(int64, tag = "7")]
+    /// What the bank said, for example `APPROVED`; passed on, never interpreted, may be absent.
+    #[prost(string, optional, tag = "2")]
+    pub status: Option<String>,
+    /// Event time, milliseconds since the Unix epoch; 0 when the bank gave none.
+    #[prost(int64, tag = "3")]
     pub event_time_ms: i64,
 }
 
-impl FraudAlert {
-    /// The alert of rule `rule_id` for the payment that triggered it.
+/// A payment with one of its confirmations (topic `payments.confirmed`).
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfirmedPayment {
+    /// The payment.
+    #[prost(string, tag = "1")]
+    pub payment_id: String,
+    /// Its merchant.
+    #[prost(string, tag = "2")]
+    pub merchant_id: String,
+    /// Its amount in minor currency units.
+    #[prost(int64, tag = "3")]
+    pub amount_minor: i64,
+    /// Status of the confirmation.
+    #[prost(string, optional, tag = "4")]
+    pub status: Option<String>,
+    /// Event time of the confirmation less that of the payment, milliseconds.
+    #[prost(int64, tag = "5")]
+    pub confirmation_delay_ms: i64,
+}
+
+/// What is known of a card after one of its payments (topic `card.profiles`).
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CardProfile {
+    /// Payments so far.
+    #[prost(int64, tag = "1")]
+    pub payment_count: i64,
+    /// Their sum in minor currency units.
+    #[prost(int64, tag = "2")]
+    pub total_amount_minor: i64,
+    /// Country of the payment handled last; absent in profiles from before the field was added.
+    #[prost(string, optional, tag = "3")]
+    pub last_country: Option<String>,
+}
+
+impl CardProfile {
+    /// The profile after one more payment; numbers stop at the ends of the scale.
     #[must_use]
-    pub fn of(rule_id: &str, trigger: &Payment, detail: String) -> FraudAlert {
-        FraudAlert {
-            alert_id: format!("{rule_id}:{}", trigger.payment_id),
-            rule_id: rule_id.to_owned(),
-            card_id: trigger.card_id.clone(),
-            merchant_id: trigger.merchant_id.clone(),
-            payment_id: trigger.payment_id.clone(),
-            detail,
-            event_time_ms: trigger.event_time_ms,
+    pub fn plus(&self, payment: &Payment) -> CardProfile {
+        CardProfile {
+            payment_count: self.payment_count.saturating_add(1),
+            total_amount_minor: self.total_amount_minor.saturating_add(payment.amount_minor),
+            last_country: payment.country.clone(),
         }
     }
 }
+
+/// A rule message that was refused (topic `rules.rejected`).
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RejectedRule {
+    /// The text as it came, so that it can be sent again after a repair.
+    #[prost(string, tag = "1")]
+    pub raw: String,
+    /// Reason code, see [`crate::RuleRefusal::code`].
+    #[prost(string, tag = "2")]
+    pub reason: String,
+    /// The reason as a sentence for the person who wrote the message.
+    #[prost(string, tag = "3")]
+    pub detail: String,
+    /// Wall clock at the moment of refusal, milliseconds since the Unix epoch.
+    #[prost(int64, tag = "4")]
+    pub rejected_at_ms: i64,
+}
+
+#[cfg(test)]
+mod tests;

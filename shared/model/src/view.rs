@@ -71,6 +71,8 @@ mod tests {
             currency: "EUR".into(),
             country: Some("DE".into()),
             event_time_ms: i64::MAX,
+            source_partition: 7,
+            source_offset: 1 << 40,
         };
         let bytes = payment.encode_to_vec();
         let view = PaymentView::decode(&bytes).unwrap();

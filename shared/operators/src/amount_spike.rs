@@ -43,7 +43,8 @@ impl KeyedOperator for AmountSpikeRule {
     fn on_event(&self, _card: &str, payment: &Payment, state: &mut RuleState, ctx: &mut dyn Context<FraudAlert>) {
         let t = EventTime(payment.event_time_ms);
         if let Some(spent) = RULE.add(t, payment.amount_minor, self.limit, state, ctx) {
-            ctx.emit(t, FraudAlert::of(RULE_ID, payment, self.language.amount_spike(spent)));
+            let alert = FraudAlert::of(RULE_ID, payment, self.language.amount_spike(spent));
+            ctx.emit(t, alert.with_fact("spent_minor", spent).with_fact("limit_minor", self.limit));
         }
     }
 

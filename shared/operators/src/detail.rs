@@ -1,7 +1,7 @@
 //! The sentence of an alert, for a person, in the configured language.
 //!
-//! The Russian texts are those of lesson 7, letter for letter; there is no plural form and no currency conversion
-//! (amounts are minor units). The language changes nothing but the text.
+//! The Russian texts are those of lessons 7 to 10, letter for letter; there is no plural form and no currency
+//! conversion (amounts are minor units). The language changes nothing but the text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -59,6 +59,43 @@ impl DetailLanguage {
             DetailLanguage::Ru => format!("потрачено {spent_minor} за 10 минут"),
         }
     }
+
+    /// Detail of the rule of blocked countries: the payment came from `country`.
+    #[must_use]
+    pub fn blocked_country(self, country: &str) -> String {
+        match self {
+            DetailLanguage::En => format!("country {country} is blocked"),
+            DetailLanguage::Ru => format!("страна {country} заблокирована"),
+        }
+    }
+
+    /// Detail of the rule of unconfirmed payments: nothing came within `timeout_ms`, told in whole seconds.
+    #[must_use]
+    pub fn unconfirmed(self, timeout_ms: i64) -> String {
+        let seconds = timeout_ms / 1_000;
+        match self {
+            DetailLanguage::En => format!("no confirmation within {seconds} seconds"),
+            DetailLanguage::Ru => format!("нет подтверждения за {seconds} секунд"),
+        }
+    }
+
+    /// Detail of the rule of card testing.
+    #[must_use]
+    pub fn card_testing(self) -> String {
+        match self {
+            DetailLanguage::En => "small payments and at once a large one".to_owned(),
+            DetailLanguage::Ru => "мелкие платежи и сразу крупный".to_owned(),
+        }
+    }
+
+    /// Detail of the rule of impossible travel.
+    #[must_use]
+    pub fn impossible_travel(self) -> String {
+        match self {
+            DetailLanguage::En => "payments from different countries within 10 minutes".to_owned(),
+            DetailLanguage::Ru => "платежи из разных стран за 10 минут".to_owned(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -71,6 +108,23 @@ mod tests {
         assert_eq!(DetailLanguage::Ru.amount_spike(1200), "потрачено 1200 за 10 минут");
         assert_eq!(DetailLanguage::En.velocity(11), "11 payments within a minute");
         assert_eq!(DetailLanguage::En.amount_spike(2_500_000), "2500000 spent within 10 minutes");
+    }
+
+    #[test]
+    fn lesson_8_to_10_texts_are_exact() {
+        use DetailLanguage::{En, Ru};
+        for (found, expected) in [
+            (Ru.blocked_country("PL"), "страна PL заблокирована"),
+            (En.blocked_country("PL"), "country PL is blocked"),
+            (Ru.unconfirmed(300_000), "нет подтверждения за 300 секунд"),
+            (En.unconfirmed(300_000), "no confirmation within 300 seconds"),
+            (Ru.card_testing(), "мелкие платежи и сразу крупный"),
+            (En.card_testing(), "small payments and at once a large one"),
+            (Ru.impossible_travel(), "платежи из разных стран за 10 минут"),
+            (En.impossible_travel(), "payments from different countries within 10 minutes"),
+        ] {
+            assert_eq!(found, expected);
+        }
     }
 
     #[test]

@@ -17,18 +17,18 @@ use crate::testing::{Harness, payment};
 use crate::velocity::VelocityRule;
 use crate::{KeyedOperator, RuleState, TimerDomain, amount_spike, velocity};
 
-const KEYS: [&str; 3] = ["k0", "k1", "k2"];
+pub(crate) const KEYS: [&str; 3] = ["k0", "k1", "k2"];
 const LAST: i128 = i64::MAX as i128;
 
 #[derive(Clone, Debug)]
-enum Step {
+pub(crate) enum Step {
     Pay { key: usize, t: i64 },
     Watermark(i64),
     Restart,
 }
 
 /// Times up to `span` ms, seldom at the ends of the scale; fewer than 60 payments.
-fn steps(span: i64) -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn steps(span: i64) -> impl Strategy<Value = Vec<Step>> {
     let time = prop_oneof![
         40 => 1..span,
         // Where windows, buckets and pauses begin and end.
@@ -51,11 +51,11 @@ fn steps(span: i64) -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// An end as an operator computes it: it stops at the end of the scale.
-fn on_scale(time: i128) -> i128 {
+pub(crate) fn on_scale(time: i128) -> i128 {
     time.min(LAST)
 }
 
-fn paid(n: usize, key: usize, t: i64) -> Payment {
+pub(crate) fn paid(n: usize, key: usize, t: i64) -> Payment {
     payment(&format!("p{n}"), KEYS[key], KEYS[key], 1 << n, t)
 }
 

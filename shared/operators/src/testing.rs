@@ -22,6 +22,7 @@ pub fn payment(id: &str, card: &str, merchant: &str, amount_minor: i64, event_ti
         currency: "EUR".to_owned(),
         country: Some("DE".to_owned()),
         event_time_ms,
+        ..Payment::default()
     }
 }
 
@@ -68,6 +69,11 @@ impl<O: KeyedOperator> Harness<O> {
     /// Handles one event of `key`.
     pub fn process(&mut self, key: &str, event: &O::Event) {
         self.with_key(key, |operator, state, ctx| operator.on_event(key, event, state, ctx));
+    }
+
+    /// The operator, to change its settings between two events.
+    pub fn operator_mut(&mut self) -> &mut O {
+        &mut self.operator
     }
 
     /// Moves the watermark and fires the event-time timers that are due; a watermark that is not greater than the

@@ -1,4 +1,4 @@
-//! The velocity rule (lesson 7): too many payments of one card within a minute.
+//! The velocity rule (lessons 7 and 8): too many payments of one card within a minute.
 //!
 //! Key: card id. It answers on every payment, so that a tested card is stopped at the first payment above the limit.
 //! Buckets of 10 s make the minute float between 60 and 70 s; at most one alert per card per minute of event time.
@@ -25,6 +25,9 @@ pub const DEFAULT_LIMIT: i64 = 10;
 const RULE: BucketRule = BucketRule { window_ms: WINDOW_MS, bucket: BucketSize::from_ms(BUCKET_MS) };
 
 /// Alerts when a card makes more than `limit` payments within a minute.
+///
+/// The limit is that of the rules' version in force (lesson 8) and may be another one with every payment: the buckets
+/// and the silence after an alert do not depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VelocityRule {
     /// Payments within the window that are still allowed.
@@ -43,7 +46,8 @@ impl KeyedOperator for VelocityRule {
     fn on_event(&self, _card: &str, payment: &Payment, state: &mut RuleState, ctx: &mut dyn Context<FraudAlert>) {
         let t = EventTime(payment.event_time_ms);
         if let Some(payments) = RULE.add(t, 1, self.limit, state, ctx) {
-            ctx.emit(t, FraudAlert::of(RULE_ID, payment, self.language.velocity(payments)));
+            let alert = FraudAlert::of(RULE_ID, payment, self.language.velocity(payments));
+            ctx.emit(t, alert.with_fact("payments", payments).with_fact("limit", self.limit));
         }
     }
 

@@ -20,6 +20,7 @@ fn base() -> Payment {
         currency: "EUR".into(),
         country: Some("DE".into()),
         event_time_ms: 1000,
+        ..Payment::default()
     }
 }
 

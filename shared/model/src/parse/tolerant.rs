@@ -71,7 +71,7 @@ impl Object {
 }
 
 /// A text field: any scalar. `None` is a refusal, `Some(None)` is null.
-fn text(value: &str) -> Option<Option<Cow<'_, str>>> {
+pub(super) fn text(value: &str) -> Option<Option<Cow<'_, str>>> {
     match value.as_bytes().first()? {
         b'"' => string(value).map(Some),
         b'n' => Some(None),
@@ -82,7 +82,7 @@ fn text(value: &str) -> Option<Option<Cow<'_, str>>> {
 }
 
 /// A number field; `None` is a refusal.
-fn number(value: &str) -> Option<i64> {
+pub(super) fn number(value: &str) -> Option<i64> {
     match value.as_bytes().first()? {
         b'"' => number_in_string(&string(value)?),
         b'n' => Some(0),
@@ -144,7 +144,7 @@ fn java_digit(c: char) -> Option<i64> {
 
 /// The characters of a JSON string given with its quotes. A surrogate escape without its other half, which a Rust
 /// string cannot hold, becomes U+FFFD.
-fn string(quoted: &str) -> Option<Cow<'_, str>> {
+pub(super) fn string(quoted: &str) -> Option<Cow<'_, str>> {
     let mut rest = quoted.strip_prefix('"')?.strip_suffix('"')?;
     if !rest.contains('\\') {
         return Some(Cow::Borrowed(rest));

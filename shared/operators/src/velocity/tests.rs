@@ -1,3 +1,5 @@
+use payguard_model::RISK_NOT_LOADED;
+
 use super::*;
 use crate::testing::{Harness, payment_on_card};
 
@@ -51,7 +53,11 @@ fn lesson_7_the_alert_tells_the_payment_that_triggered_it() {
         payment_id: "p4".to_owned(),
         detail: "4 платежей за минуту".to_owned(),
         event_time_ms: 30_000,
-    };
+        merchant_risk: RISK_NOT_LOADED.to_owned(),
+        decision: None,
+    }
+    .with_fact("payments", 4)
+    .with_fact("limit", 3);
     assert_eq!(harness.outputs(), [(EventTime(30_000), alert)]);
 }
 
