@@ -9,7 +9,8 @@ use payguard_engine::ttl_set::TtlSet;
 use payguard_model::EventTime;
 use payguard_model::view::PaymentView;
 use payguard_operators::dedup::{self, Arrival, first_arrival};
-use payguard_topology::{Topology, stage, stream};
+use payguard_operators::salted_stats::{salt_of, salted_key};
+use payguard_topology::{Config, Topology, stage, stream};
 
 /// The operators of `dedup`.
 struct DedupStage {
@@ -17,17 +18,23 @@ struct DedupStage {
     by_card: Option<usize>,
     by_merchant: Option<usize>,
     for_sessions: Option<usize>,
+    by_payment: Option<usize>,
+    /// Salts of the merchant totals; 0: none.
+    salts: u32,
 }
 
 /// Makes the stage for a topology.
 #[must_use]
-pub fn make(topology: &Topology) -> MakeBody {
+pub fn make(config: &Config, topology: &Topology) -> MakeBody {
     let id = StageId::new(stage::DEDUP);
     let by_card = topology.output(&id, stream::CLEAN_BY_CARD);
     let by_merchant = topology.output(&id, stream::CLEAN_BY_MERCHANT);
     let for_sessions = topology.output(&id, stream::CLEAN_FOR_SESSIONS);
+    let by_payment = topology.output(&id, stream::CLEAN_BY_PAYMENT);
+    let salts = if config.is_salted() { config.stats.salts } else { 0 };
     Arc::new(move || {
-        Body::Operators(Box::new(DedupStage { seen: TtlSet::new(dedup::ID), by_card, by_merchant, for_sessions }))
+        let seen = TtlSet::new(dedup::ID);
+        Body::Operators(Box::new(DedupStage { seen, by_card, by_merchant, for_sessions, by_payment, salts }))
     })
 }
 
@@ -43,10 +50,18 @@ impl StageLogic for DedupStage {
             out.emit_encoded(output, payment.card_id, time, payload);
         }
         if let Some(output) = self.by_merchant {
-            out.emit_encoded(output, payment.merchant_id, time, payload);
+            if self.salts == 0 {
+                out.emit_encoded(output, payment.merchant_id, time, payload);
+            } else {
+                let key = salted_key(payment.merchant_id, salt_of(payment.payment_id, self.salts));
+                out.emit_encoded(output, &key, time, payload);
+            }
         }
         if let Some(output) = self.for_sessions {
             out.emit_encoded(output, payment.card_id, time, payload);
+        }
+        if let Some(output) = self.by_payment {
+            out.emit_encoded(output, payment.payment_id, time, payload);
         }
         Ok(())
     }

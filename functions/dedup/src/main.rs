@@ -5,5 +5,8 @@ use std::process::ExitCode;
 use payguard_topology::stage;
 
 fn main() -> ExitCode {
-    payguard_lambda::run(|function| Ok(function.consumer(stage::DEDUP, payguard_dedup::make(&function.topology))))
+    payguard_lambda::run(|function| {
+        let make = payguard_dedup::make(&function.config, &function.topology);
+        Ok(function.consumer(stage::DEDUP, make))
+    })
 }

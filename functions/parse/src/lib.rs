@@ -1,7 +1,12 @@
-//! Stage `parse`: raw records of a Kafka partition become payments or rejected records.
+//! Stage `parse`: raw records of a Kafka partition become payments or rejected records; those of the topic with
+//! confirmations become confirmations.
 //!
-//! Every record goes to exactly one place: the stream `payments`, the stream `rejected`, or, for a tombstone, the
-//! counter `tombstones`. Bad input never fails the stage.
+//! Every record goes to exactly one place: a stream, or a counter for a tombstone or for a confirmation that is none.
+//! Bad input never fails the stage.
+
+mod confirmations;
+
+use std::sync::Arc;
 
 use payguard_engine::StageId;
 use payguard_engine::logic::{Collector, SourceLogic, SourceRecord};
@@ -10,6 +15,8 @@ use payguard_model::parse::raw_text;
 use payguard_model::{EventTime, ParsePolicy, Payment, Reason, RejectedRecord, parse_payment};
 use payguard_operators::lateness::LatenessProbe;
 use payguard_topology::{Config, Topology, stage, stream};
+
+use crate::confirmations::ParseConfirmations;
 
 /// Name of the operator in counters.
 const PARSE: &str = "parse";
@@ -25,6 +32,8 @@ struct ParseStage {
     payments: Option<usize>,
     rejected: Option<usize>,
     probe: LatenessProbe,
+    /// The partition whose records these are.
+    partition: u32,
 }
 
 /// Makes the stage for a configuration.
@@ -46,7 +55,10 @@ impl SourceLogic for ParseStage {
             return None;
         };
         match parse_payment(raw, out.now(), &self.policy) {
-            Ok(payment) => Some(self.accept(&payment, out)),
+            Ok(mut payment) => {
+                (payment.source_partition, payment.source_offset) = (self.partition, record.offset);
+                Some(self.accept(&payment, out))
+            }
             Err(reason) => self.reject(raw, reason, record.timestamp, out),
         }
     }

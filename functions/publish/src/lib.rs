@@ -7,7 +7,7 @@ use payguard_engine::logic::{DecodeError, SinkLogic};
 use payguard_engine::store::{Sink, SinkRecord};
 use payguard_engine::task::consumer::{Body, MakeBody};
 use payguard_model::json::to_json;
-use payguard_model::{CardSession, FraudAlert, Payment, RejectedRecord};
+use payguard_model::{CardProfileOf, CardSession, ConfirmedPayment, FraudAlert, Payment, RejectedRecord, RejectedRule};
 use payguard_topology::{Topology, stage, stream};
 use prost::Message;
 
@@ -19,9 +19,16 @@ pub const LATE_TOPIC: &str = "payments.late";
 pub const SESSIONS_TOPIC: &str = "card.sessions";
 /// Topic of alerts.
 pub const ALERTS_TOPIC: &str = "fraud.alerts";
+/// Topic of confirmed payments.
+pub const CONFIRMED_TOPIC: &str = "payments.confirmed";
+/// Topic of running profiles of cards.
+pub const PROFILES_TOPIC: &str = "card.profiles";
+/// Topic of refused changes of the rules.
+pub const REJECTED_RULES_TOPIC: &str = "rules.rejected";
 
 /// All topics of the stage.
-pub const TOPICS: [&str; 4] = [ALERTS_TOPIC, DLQ_TOPIC, LATE_TOPIC, SESSIONS_TOPIC];
+pub const TOPICS: [&str; 7] =
+    [ALERTS_TOPIC, DLQ_TOPIC, LATE_TOPIC, SESSIONS_TOPIC, CONFIRMED_TOPIC, PROFILES_TOPIC, REJECTED_RULES_TOPIC];
 
 type Render = fn(&[u8]) -> Result<SinkRecord, DecodeError>;
 
@@ -45,6 +52,9 @@ fn render_of(name: &str) -> Option<Render> {
         stream::TOO_LATE => Some(too_late),
         stream::CARD_SESSIONS => Some(session),
         stream::ALERTS => Some(alert),
+        stream::CONFIRMED => Some(confirmed),
+        stream::CARD_PROFILES => Some(profile),
+        stream::REJECTED_RULES => Some(rejected_rule),
         _ => None,
     }
 }
@@ -74,4 +84,20 @@ fn session(payload: &[u8]) -> Result<SinkRecord, DecodeError> {
 fn alert(payload: &[u8]) -> Result<SinkRecord, DecodeError> {
     let alert = FraudAlert::decode(payload)?;
     Ok(SinkRecord { topic: ALERTS_TOPIC, value: to_json(&alert), key: alert.card_id })
+}
+
+fn confirmed(payload: &[u8]) -> Result<SinkRecord, DecodeError> {
+    let pair = ConfirmedPayment::decode(payload)?;
+    Ok(SinkRecord { topic: CONFIRMED_TOPIC, value: to_json(&pair), key: pair.payment_id })
+}
+
+/// The profile itself does not name its card; the key does.
+fn profile(payload: &[u8]) -> Result<SinkRecord, DecodeError> {
+    let CardProfileOf { card_id, profile } = CardProfileOf::decode(payload)?;
+    Ok(SinkRecord { topic: PROFILES_TOPIC, value: to_json(&profile.unwrap_or_default()), key: card_id })
+}
+
+fn rejected_rule(payload: &[u8]) -> Result<SinkRecord, DecodeError> {
+    let record = RejectedRule::decode(payload)?;
+    Ok(SinkRecord { topic: REJECTED_RULES_TOPIC, value: to_json(&record), key: record.reason })
 }

@@ -2,6 +2,9 @@
 
 use std::error::Error;
 
+use crate::ids::TaskId;
+use crate::logic::DecodeError;
+
 /// What the caller has to do about a store's failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoreErrorKind {
@@ -93,4 +96,12 @@ pub enum EngineError {
         /// What the ledger said last.
         detail: String,
     },
+}
+
+impl EngineError {
+    /// A record or value of `stream` that `task` could not decode.
+    #[must_use]
+    pub fn bad_record(task: &TaskId, stream: &str, error: DecodeError) -> EngineError {
+        EngineError::BadRecord { task: task.to_string(), stream: stream.to_owned(), detail: error.0 }
+    }
 }

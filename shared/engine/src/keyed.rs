@@ -125,6 +125,11 @@ impl<O: KeyedOperator> KeyedRunner<O> {
         &self.operator
     }
 
+    /// The operator, to change its settings between batches.
+    pub fn operator_mut(&mut self) -> &mut O {
+        &mut self.operator
+    }
+
     /// Handles one event of `key` at the collector's watermark.
     pub fn process(&mut self, key: &str, event: &O::Event, out: &mut Collector, emit: &mut Emit<'_, O::Output>) {
         let mut slot = match self.slots.entry_ref(key) {

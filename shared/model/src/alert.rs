@@ -117,6 +117,16 @@ impl FraudAlert {
         self
     }
 
+    /// With the commit that decides it, the watermark there, and the version of the rules in force, for rules that
+    /// have versions (0: the defaults).
+    #[must_use]
+    pub fn decided_by(mut self, task: &str, seq: u64, watermark: EventTime, rules: Option<u64>) -> FraudAlert {
+        let decision = self.decision.get_or_insert_default();
+        task.clone_into(&mut decision.task);
+        (decision.seq, decision.watermark_ms, decision.rule_version) = (seq, watermark.0, rules);
+        self
+    }
+
     /// With the ids of the pattern's payments, in its order.
     #[must_use]
     pub fn with_payments(mut self, ids: Vec<String>) -> FraudAlert {

@@ -18,7 +18,7 @@ pub use json::{to_json, write_json};
 pub use key_group::{KEY_GROUPS, KeyGroup, key_group};
 pub use parse::{ParsePolicy, Reason, UnknownFields, parse_confirmation, parse_payment, raw_text};
 pub use record::{
-    CardProfile, CardSession, ConfirmedPayment, MerchantPart, MerchantStats, Payment, PaymentConfirmation,
+    CardProfile, CardProfileOf, CardSession, ConfirmedPayment, MerchantPart, MerchantStats, Payment, PaymentConfirmation,
     RejectedRecord, RejectedRule,
 };
 pub use rule_config::{RuleChange, RuleConfig, RuleRefusal, parse_rule_change};

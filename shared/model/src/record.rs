@@ -185,6 +185,17 @@ impl CardProfile {
     }
 }
 
+/// A profile and the card it is of, on its way to the topic, whose records do not name the card.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct CardProfileOf {
+    /// The card.
+    #[prost(string, tag = "1")]
+    pub card_id: String,
+    /// Its profile.
+    #[prost(message, optional, tag = "2")]
+    pub profile: Option<CardProfile>,
+}
+
 /// A rule message that was refused (topic `rules.rejected`).
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use payguard_model::ParsePolicy;
+use payguard_model::{ParsePolicy, RuleConfig};
 use payguard_operators::detail::DetailLanguage;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -293,6 +293,12 @@ impl Config {
     #[must_use]
     pub fn is_salted(&self) -> bool {
         self.stats.salts > 1 && self.has_operator(operator::MERCHANT_STATS)
+    }
+
+    /// The rules until a first version is accepted.
+    #[must_use]
+    pub fn default_rules(&self) -> RuleConfig {
+        RuleConfig { velocity_max_payments: self.rules.velocity_max_payments, blocked_countries: Vec::new() }
     }
 
     /// How payments are parsed.

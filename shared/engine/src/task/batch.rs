@@ -69,7 +69,7 @@ pub(super) fn run_operators(
         bytes += record.payload.len();
         records += 1;
         count(&mut counts, record.stream);
-        logic.on_record(record.stream, &record.payload, out).map_err(|e| bad_record(plan, record.stream, &e))?;
+        logic.on_record(record.stream, &record.payload, out).map_err(|e| bad_record(plan, record.stream, e))?;
     }
     let by_stream = name_counts(plan, &counts);
     Ok(Batch { records, by_stream, watermark: out.watermark(), idle: merger.watermark().1 })
@@ -94,7 +94,7 @@ pub(super) fn run_sink(
         let Some(record) = take(plan, merger)? else { break };
         bytes += record.payload.len();
         count(&mut counts, record.stream);
-        rendered.push(logic.render(record.stream, &record.payload).map_err(|e| bad_record(plan, record.stream, &e))?);
+        rendered.push(logic.render(record.stream, &record.payload).map_err(|e| bad_record(plan, record.stream, e))?);
     }
     let (watermark, idle) = merger.watermark();
     let by_stream = name_counts(plan, &counts);
@@ -124,7 +124,7 @@ pub(super) async fn run_lookup(
     }
     let (watermark, idle) = merger.watermark();
     let answers = logic.answer(&records, out.counters()).await;
-    let answers = answers.map_err(|e| bad_record(plan, records.first().map_or(0, |r| r.stream), &e))?;
+    let answers = answers.map_err(|e| bad_record(plan, records.first().map_or(0, |r| r.stream), e))?;
     if answers.len() != records.len() {
         return Err(EngineError::Broken {
             task: plan.task.to_string(),
@@ -166,11 +166,7 @@ fn take(plan: &TaskPlan, merger: &mut Merger) -> Result<Option<MergedRecord>, En
     }
 }
 
-fn bad_record(plan: &TaskPlan, stream: usize, error: &DecodeError) -> EngineError {
+fn bad_record(plan: &TaskPlan, stream: usize, error: DecodeError) -> EngineError {
     let name = plan.upstreams.iter().flat_map(|u| &u.streams).find(|(_, n)| *n == stream).map(|(name, _)| name.clone());
-    EngineError::BadRecord {
-        task: plan.task.to_string(),
-        stream: name.unwrap_or_else(|| stream.to_string()),
-        detail: error.0.clone(),
-    }
+    EngineError::bad_record(&plan.task, &name.unwrap_or_else(|| stream.to_string()), error)
 }

@@ -15,7 +15,7 @@ use super::retry::patiently;
 use super::{Env, TaskPlan};
 use crate::error::EngineError;
 use crate::ids::InputId;
-use crate::logic::{BroadcastLogic, SourceRecord, Verdict};
+use crate::logic::{BroadcastLogic, DecodeError, SourceRecord, Verdict};
 use crate::row::{Broadcast, Head, InputState, Position};
 
 /// The input of messages that come from no partition.
@@ -37,6 +37,8 @@ pub enum Decided {
     Accepted(Broadcast),
     /// It was refused for this reason; the value before it stays in force.
     Refused(&'static str),
+    /// It was a tombstone.
+    Ignored,
 }
 
 impl BroadcastTask {
@@ -118,16 +120,19 @@ impl BroadcastTask {
         let now = self.env.clock.now();
         let mut out = batch::collector(&self.plan, &head, head.watermark(), now);
         let current = head.broadcast.as_ref().map(|b| &b.value[..]);
-        let verdict = self.logic.on_message(current, message.unwrap_or_default(), now).map_err(|e| {
-            EngineError::BadRecord { task: self.plan.task.to_string(), stream: "broadcast".to_owned(), detail: e.0 }
-        })?;
-        let decided = match verdict {
-            Verdict::Accepted { value } => {
+        let verdict = message.map(|message| self.logic.on_message(current, message, now)).transpose();
+        let bad = |e: DecodeError| EngineError::bad_record(&self.plan.task, "broadcast", e);
+        let decided = match verdict.map_err(bad)? {
+            None => {
+                out.count(OPERATOR, "tombstones", 1);
+                Decided::Ignored
+            }
+            Some(Verdict::Accepted { value }) => {
                 let version = head.broadcast.as_ref().map_or(0, |b| b.version) + 1;
                 out.count(OPERATOR, "accepted", 1);
                 Decided::Accepted(Broadcast { version, value: Bytes::from(value) })
             }
-            Verdict::Refused { record, reason } => {
+            Some(Verdict::Refused { record, reason }) => {
                 out.count(OPERATOR, "refused", 1);
                 out.count(OPERATOR, reason, 1);
                 tracing::warn!(task = %self.plan.task, input, offset, reason, "message refused");
@@ -141,7 +146,7 @@ impl BroadcastTask {
         let (builder, counters) = out.finish();
         let broadcast = match &decided {
             Decided::Accepted(broadcast) => Some(broadcast.clone()),
-            Decided::Refused(_) => None,
+            Decided::Refused(_) | Decided::Ignored => None,
         };
         let proposal = Proposal {
             inputs: inputs_after(&head, input, offset),

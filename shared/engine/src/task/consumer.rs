@@ -314,11 +314,8 @@ impl ConsumerTask {
     fn pin(&self, live: &mut Live, broadcast: Option<Broadcast>) -> Result<(), EngineError> {
         let (Some(broadcast), Body::Operators(logic)) = (broadcast, &mut live.body) else { return Ok(()) };
         if broadcast.version != live.pinned {
-            logic.on_broadcast(&broadcast).map_err(|e| EngineError::BadRecord {
-                task: self.plan.task.to_string(),
-                stream: "broadcast".to_owned(),
-                detail: e.0,
-            })?;
+            let bad = |e| EngineError::bad_record(&self.plan.task, "broadcast", e);
+            logic.on_broadcast(&broadcast).map_err(bad)?;
             live.pinned = broadcast.version;
         }
         Ok(())

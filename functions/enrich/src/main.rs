@@ -1,0 +1,12 @@
+//! The function of stage `enrich`.
+
+use std::process::ExitCode;
+
+use payguard_topology::stage;
+
+fn main() -> ExitCode {
+    payguard_lambda::run(|function| {
+        let directory = function.options.open_directory()?;
+        Ok(function.consumer(stage::ENRICH, payguard_enrich::make(&function.topology, directory)))
+    })
+}
