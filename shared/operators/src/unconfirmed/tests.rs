@@ -72,6 +72,11 @@ fn lesson_9_unconfirmed_table() {
         ("and not before it moves", &[Watermark(500_000), Pay(1_000)], 0),
         ("the end of the input", &[Pay(1_000), Watermark(i64::MAX)], 1),
         ("at the end of the scale", &[Pay(i64::MAX), Watermark(i64::MAX)], 1),
+        (
+            "the first payment uses it up, and its timer ends the next one's wait",
+            &[Confirm(900), Pay(1_000), Pay(2_000), Watermark(300_900)],
+            1,
+        ),
         ("a second confirmation changes nothing", &[Pay(1_000), Confirm(2_000), Confirm(3_000), Watermark(900_000)], 0),
     ];
     for &(name, steps, expected) in table {
