@@ -43,8 +43,14 @@ pub fn make(config: &Config, topology: &Topology) -> MakeSource {
     let policy = config.parse_policy();
     let payments = topology.output(&id, stream::PAYMENTS);
     let rejected = topology.output(&id, stream::REJECTED);
-    std::sync::Arc::new(move |_task| {
-        Box::new(ParseStage { policy, payments, rejected, probe: LatenessProbe::default() })
+    let confirmations = ParseConfirmations { output: topology.output(&id, stream::CONFIRMATIONS) };
+    let confirmations_topic = config.source.confirmations_topic.clone();
+    Arc::new(move |task| match task.topic_partition() {
+        Some((topic, _)) if topic == confirmations_topic => Box::new(confirmations),
+        partition => {
+            let partition = partition.and_then(|(_, number)| u32::try_from(number).ok()).unwrap_or(0);
+            Box::new(ParseStage { policy, payments, rejected, probe: LatenessProbe::default(), partition })
+        }
     })
 }
 

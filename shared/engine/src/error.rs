@@ -84,6 +84,12 @@ pub enum EngineError {
         /// What the decoder said.
         detail: String,
     },
+    /// A message for a task that has said that no more will come.
+    #[error("task {task}: the run has ended, it takes no more messages")]
+    Ended {
+        /// The task.
+        task: String,
+    },
     /// A commit's fate stayed unknown for too long.
     #[error("task {task}: the fate of commit {seq} is unknown after {tries} tries: {detail}")]
     Unresolved {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use payguard_engine::task::{IN, OUT};
 use payguard_engine::{Head, TaskId};
 use payguard_model::Reason;
-use payguard_topology::{Topology, stage};
+use payguard_topology::{Topology, stage, stream};
 
 /// A sum that does not come out.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,13 +50,21 @@ pub fn check(topology: &Topology, heads: &[(TaskId, Head)], lines: u64) -> Vec<D
     let read = count(stage::PARSE, "source.records_in");
     expect("records read by parse".to_owned(), lines, read);
     let refused: u64 = Reason::ALL.iter().map(|r| count(stage::PARSE, &format!("parse.{r}"))).sum();
-    let decided = refused + count(stage::PARSE, "parse.accepted") + count(stage::PARSE, "parse.tombstones");
+    let accepted = ["parse.accepted", "parse.tombstones"];
+    let confirmations =
+        ["parse-confirmations.accepted", "parse-confirmations.skipped", "parse-confirmations.tombstones"];
+    let others = accepted.iter().chain(&confirmations).map(|name| count(stage::PARSE, name));
+    let decided = refused + others.sum::<u64>();
     expect("records accepted, refused or empty".to_owned(), read, decided);
     for stream in &topology.streams {
         let emitted = count(&stream.producer.0, &format!("{OUT}{}", stream.name));
         let taken = count(&stream.consumer.0, &format!("{IN}{}", stream.name));
         expect(format!("records of {} read by {}", stream.name, stream.consumer), emitted, taken);
     }
+    let alerts: u64 =
+        [stream::CARD_ALERTS, stream::UNCONFIRMED].iter().map(|s| count(stage::ENRICH, &format!("{IN}{s}"))).sum();
+    let enriched = count(stage::ENRICH, &format!("{OUT}{}", stream::ALERTS));
+    expect("alerts enriched".to_owned(), alerts, enriched);
     let clean = count(stage::DEDUP, &format!("{IN}payments")) - count(stage::DEDUP, "deduplicate.duplicates");
     for stream in topology.streams.iter().filter(|s| &*s.producer.0 == stage::DEDUP) {
         let emitted = count(stage::DEDUP, &format!("{OUT}{}", stream.name));

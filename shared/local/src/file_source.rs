@@ -8,6 +8,8 @@ use payguard_engine::EngineError;
 use payguard_engine::logic::SourceRecord;
 use payguard_engine::task::source::SourceTask;
 
+use crate::arrival::ArrivalClock;
+
 /// A bounded input that cannot be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum FileSourceError {
@@ -29,30 +31,39 @@ pub enum FileSourceError {
         /// Lines processed before.
         position: i64,
     },
+    /// A confirmation for which the order of arrival is not told.
+    #[error("{path}: line {line} is missing or is not the number of payments before a confirmation")]
+    NoArrival {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: i64,
+    },
     /// The pipeline failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
 /// Lines of a file, many at a time. Lines end at LF; CR is part of the line; a last line without LF counts.
-struct Lines {
+pub(crate) struct Lines {
     path: PathBuf,
     reader: BufReader<File>,
     /// Lines read so far.
-    read: i64,
+    pub(crate) read: i64,
 }
 
 /// Lines that lie one behind the other in one buffer.
 #[derive(Default)]
-struct Chunk {
+pub(crate) struct Chunk {
     bytes: Vec<u8>,
     /// End of every line in `bytes`, without its LF.
     ends: Vec<usize>,
 }
 
-/// Feeds a file to its partition's task, from where the task stands to the end of the file, then ends the partition.
+/// Feeds a file to its partition's task, from where the task stands to the end of the file; returns its lines.
 ///
-/// `progress` is told the number of bytes of every chunk that is committed or skipped.
+/// `arrival` knows how far another source was when a line arrived. `progress` is told the number of bytes of every
+/// chunk that is committed or skipped.
 ///
 /// # Errors
 /// When the file or a store fails. Repeating the call continues where the committed position is.
@@ -60,11 +71,12 @@ pub async fn feed(
     path: &Path,
     task: &mut SourceTask,
     lines_at_once: usize,
-    progress: impl Fn(u64),
+    mut arrival: Option<&mut ArrivalClock>,
+    progress: &impl Fn(u64),
 ) -> Result<i64, FileSourceError> {
     let mut lines = Lines::open(path)?;
     let position = task.position().await?;
-    lines.skip(position + 1, &progress)?;
+    lines.skip(position + 1, progress)?;
     let mut chunk = Chunk::default();
     loop {
         let first = lines.read;
@@ -72,20 +84,47 @@ pub async fn feed(
         if chunk.ends.is_empty() {
             break;
         }
-        task.ingest(&chunk.records(first)).await?;
+        let mut records = chunk.records(first);
+        if let Some(arrival) = &mut arrival {
+            for record in &mut records {
+                record.watermark_bound = Some(arrival.at(record.offset)?);
+            }
+        }
+        task.ingest(&records).await?;
         progress(bytes);
     }
-    task.end().await?;
     Ok(lines.read)
 }
 
+/// All lines of a file of messages.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn messages(path: &Path) -> Result<Messages, FileSourceError> {
+    let mut messages = Messages::default();
+    Lines::open(path)?.next_chunk(&mut messages.0, usize::MAX)?;
+    Ok(messages)
+}
+
+/// The lines of a small file.
+#[derive(Default)]
+pub struct Messages(Chunk);
+
+impl Messages {
+    /// As the records of a partition.
+    #[must_use]
+    pub fn records(&self) -> Vec<SourceRecord<'_>> {
+        self.0.records(0)
+    }
+}
+
 impl Lines {
-    fn open(path: &Path) -> Result<Lines, FileSourceError> {
+    pub(crate) fn open(path: &Path) -> Result<Lines, FileSourceError> {
         let file = File::open(path).map_err(|source| FileSourceError::Read { path: path.to_owned(), source })?;
         Ok(Lines { path: path.to_owned(), reader: BufReader::with_capacity(1 << 20, file), read: 0 })
     }
 
-    fn skip(&mut self, lines: i64, progress: &impl Fn(u64)) -> Result<(), FileSourceError> {
+    pub(crate) fn skip(&mut self, lines: i64, progress: &impl Fn(u64)) -> Result<(), FileSourceError> {
         let mut chunk = Chunk::default();
         while self.read < lines {
             let left = usize::try_from(lines - self.read).unwrap_or(usize::MAX);
@@ -100,7 +139,7 @@ impl Lines {
     }
 
     /// Reads up to `count` lines; returns their bytes in the file.
-    fn next_chunk(&mut self, chunk: &mut Chunk, count: usize) -> Result<u64, FileSourceError> {
+    pub(crate) fn next_chunk(&mut self, chunk: &mut Chunk, count: usize) -> Result<u64, FileSourceError> {
         chunk.bytes.clear();
         chunk.ends.clear();
         let mut bytes = 0;
@@ -122,7 +161,18 @@ impl Lines {
 }
 
 impl Chunk {
-    fn records(&self, first_offset: i64) -> Vec<SourceRecord<'_>> {
+    /// Lines in it.
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// A line, from 0.
+    pub(crate) fn line(&self, at: usize) -> &[u8] {
+        let start = if at == 0 { 0 } else { self.ends[at - 1] };
+        &self.bytes[start..self.ends[at]]
+    }
+
+    pub(crate) fn records(&self, first_offset: i64) -> Vec<SourceRecord<'_>> {
         let mut start = 0;
         let records = self.ends.iter().zip(first_offset..).map(|(end, offset)| {
             let value = &self.bytes[std::mem::replace(&mut start, *end)..*end];

@@ -1,6 +1,7 @@
 //! Everything on one machine: the embedded stack, the runner of all stages in one process, files as source and sink.
 
 pub mod accounting;
+mod arrival;
 pub mod bounded;
 pub mod embedded;
 pub mod endpoints;

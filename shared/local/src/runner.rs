@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use payguard_dedup as dedup;
+use payguard_directory::MerchantDirectory;
 use payguard_engine::store::{Clock, Sink, Waker};
+use payguard_engine::task::broadcast::BroadcastTask;
 use payguard_engine::task::consumer::{ConsumerTask, MakeBody};
 use payguard_engine::task::source::SourceTask;
 use payguard_engine::task::{Budget, Env};
@@ -58,6 +60,7 @@ pub struct LocalPipeline {
     pub env: Env,
     waker: Arc<LocalWaker>,
     sink: Arc<dyn Sink>,
+    enrich: MakeBody,
 }
 
 /// The consumer tasks at work.
@@ -66,23 +69,45 @@ pub struct Running {
 }
 
 impl LocalPipeline {
-    /// A pipeline over stores and a sink.
+    /// A pipeline over stores, a sink and a directory of merchants.
     #[must_use]
-    pub fn new(config: Arc<Config>, env: Env, sink: Arc<dyn Sink>) -> LocalPipeline {
+    pub fn new(
+        config: Arc<Config>,
+        env: Env,
+        sink: Arc<dyn Sink>,
+        directory: Arc<dyn MerchantDirectory>,
+    ) -> LocalPipeline {
         let waker = Arc::new(LocalWaker::default());
         let topology = Arc::new(payguard_topology::payguard(&config));
         let mut env = Env { waker: waker.clone(), ..env };
         // A wake-up within the process costs nothing, so consumers hear of every step of the watermark.
         env.settings.watermark_wake_ms = 0;
-        LocalPipeline { topology, config, env, waker, sink }
+        let enrich = payguard_enrich::make(&topology, directory);
+        LocalPipeline { topology, config, env, waker, sink, enrich }
     }
 
-    /// The source task of a partition.
+    /// The source task of a partition with payments.
     #[must_use]
-    pub fn source(&self, partition: i32) -> SourceTask {
-        let id = TaskId::partition(&StageId::new(stage::PARSE), &self.config.source.topic, partition);
+    pub fn payments(&self, partition: i32) -> SourceTask {
+        self.source(&self.config.source.topic, partition)
+    }
+
+    /// The source task of a partition with confirmations.
+    #[must_use]
+    pub fn confirmations(&self, partition: i32) -> SourceTask {
+        self.source(&self.config.source.confirmations_topic, partition)
+    }
+
+    fn source(&self, topic: &str, partition: i32) -> SourceTask {
+        let id = TaskId::partition(&StageId::new(stage::PARSE), topic, partition);
         let plan = self.topology.plan(&id).expect("the topology has the stage parse");
         SourceTask::new(self.env.clone(), plan, &payguard_parse::make(&self.config, &self.topology))
+    }
+
+    /// The task that decides the rules.
+    #[must_use]
+    pub fn control(&self) -> BroadcastTask {
+        control(&self.config, &self.topology, self.env.clone())
     }
 
     /// A task of a stage that reads upstream logs.
@@ -115,8 +140,11 @@ impl LocalPipeline {
 
     fn body(&self, id: &StageId) -> Option<MakeBody> {
         match &*id.0 {
-            stage::DEDUP => Some(dedup::make(&self.topology)),
-            stage::WINDOW => Some(payguard_window::make(&self.topology)),
+            stage::DEDUP => Some(dedup::make(&self.config, &self.topology)),
+            stage::WINDOW => Some(payguard_window::make(&self.config, &self.topology)),
+            stage::COMBINE => Some(payguard_combine::make(&self.config, &self.topology)),
+            stage::MATCH => Some(payguard_match::make(&self.config, &self.topology)),
+            stage::ENRICH => Some(self.enrich.clone()),
             stage::RULES => Some(payguard_rules::make(&self.config, &self.topology)),
             stage::PUBLISH => Some(publish::make(&self.topology, self.sink.clone())),
             stage::TOTALS => Some(payguard_totals::make(self.sink.clone())),
@@ -147,6 +175,14 @@ impl Running {
             None => Ok(()),
         }
     }
+}
+
+/// The task that decides the rules of a pipeline, over any stores.
+#[must_use]
+pub fn control(config: &Config, topology: &Topology, env: Env) -> BroadcastTask {
+    let plan = topology.plan(&TaskId::shard(&StageId::new(stage::CONTROL), 0));
+    let plan = plan.expect("the topology has the stage control");
+    BroadcastTask::new(env, plan, payguard_control::make(config))
 }
 
 fn joined(done: Result<Result<(), EngineError>, JoinError>) -> Result<(), EngineError> {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Payment;
+use crate::{EventTime, Payment};
 
 /// [`FraudAlert::merchant_risk`] of an alert that was not enriched yet; never published.
 pub const RISK_NOT_LOADED: &str = "NOT_LOADED";

@@ -6,7 +6,7 @@ use payguard_engine::merge::Alignment;
 use payguard_operators::{
     KeyedOperator, amount_spike::AmountSpikeRule, blocked_country, card_profile::CardProfiles,
     card_sessions::CardSessionWindow, confirmation_join::ConfirmationJoin, dedup, merchant_stats::MerchantStatsWindow,
-    salted_stats::{CombineParts, SaltedStatsWindow}, sequences::SequenceRules, unconfirmed::UnconfirmedRule,
+    salted_stats::{CombineParts, SaltedStatsWindow}, unconfirmed::UnconfirmedRule,
     velocity::VelocityRule,
 };
 

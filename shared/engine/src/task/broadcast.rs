@@ -56,6 +56,21 @@ impl BroadcastTask {
         Ok(self.head().await?.broadcast)
     }
 
+    /// Makes the task known before its first message, so that those who read its outputs wait for its end. Only
+    /// bounded runs need it.
+    ///
+    /// # Errors
+    /// When a store fails.
+    pub async fn begin(&self) -> Result<(), EngineError> {
+        while self.head().await?.seq == 0 {
+            let mut head = Head::empty();
+            patiently(&self.env.settings, || self.env.ledger.register(&self.plan.task)).await?;
+            let proposal = Proposal { idle: true, ..Proposal::after(&head, self.env.clock.now()) };
+            commit(&self.env, &self.plan, &mut head, proposal).await?;
+        }
+        Ok(())
+    }
+
     /// Decides about records of a Kafka partition, ascending by offset; those decided before are skipped.
     ///
     /// # Errors
@@ -117,6 +132,9 @@ impl BroadcastTask {
         offset: i64,
         message: Option<&[u8]>,
     ) -> Result<Option<Decided>, EngineError> {
+        if head.ended() {
+            return Err(EngineError::Ended { task: self.plan.task.to_string() });
+        }
         let now = self.env.clock.now();
         let mut out = batch::collector(&self.plan, &head, head.watermark(), now);
         let current = head.broadcast.as_ref().map(|b| &b.value[..]);
