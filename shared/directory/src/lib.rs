@@ -3,18 +3,23 @@
 //! A [`MerchantDirectory`] answers for one merchant; [`Enrichment`] asks it for many alerts at once, with a cache, limits
 //! and a time limit, and always has an answer: a directory that fails or hangs costs a count and the risk [`UNKNOWN`].
 //!
-//! Directories: [`SeededDirectory`] knows the merchants of the demonstration, [`FileDirectory`] reads a file.
+//! Directories: [`SeededDirectory`] knows the merchants of the demonstration, [`FileDirectory`] reads a file, and with the
+//! feature `postgres` `PostgresDirectory` asks a database.
 
 mod cache;
 mod enrichment;
 mod file;
 mod lookups;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod seeded;
 
 use async_trait::async_trait;
 
 pub use enrichment::{Enrichment, Limits, Risks};
 pub use file::{FileDirectory, FileDirectoryError};
+#[cfg(feature = "postgres")]
+pub use postgres::{DatabaseSettings, PostgresDirectory, SettingsError};
 pub use seeded::SeededDirectory;
 
 /// The risk of a merchant that is not in the directory, or of which the directory said nothing in time.
