@@ -9,16 +9,16 @@ step "format"
 cargo fmt --all --check
 
 step "clippy"
-cargo clippy --release --workspace --all-targets --quiet -- -D warnings
+cargo clippy --release --workspace --all-targets --features payguard-directory/postgres --quiet -- -D warnings
 
 step "documentation"
-RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps --quiet
+RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --features payguard-directory/postgres --no-deps --quiet
 
 step "dependencies point inward"
 # Inner crates must not reach the adapters, the SDKs or anything that waits or listens.
 inner() { cargo tree --package "$1" --edges normal --prefix none --format '{p}' | cut -d' ' -f1 | sort -u; }
 for crate in payguard-model payguard-operators payguard-engine payguard-topology payguard-generator; do
-  if inner "$crate" | grep -E '^(aws-|hyper|dynoxide|s3s|lambda_runtime|payguard-(aws|local|lambda))'; then
+  if inner "$crate" | grep -E '^(aws-|hyper|dynoxide|s3s|lambda_runtime|tokio-postgres|payguard-(aws|directory|local|lambda))'; then
     echo "$crate depends on an adapter (see above)" >&2
     exit 1
   fi

@@ -6,15 +6,19 @@ cd "$(dirname "$0")/.."
 started=$SECONDS
 step() { printf '\n== %s\n' "$*"; }
 
-step "tools: cargo-lambda and SAM"
+step "tools: cargo-lambda and SAM, PostgreSQL"
 scripts/tools.sh sam
+scripts/tools.sh postgresql
 export PATH="$PWD/.tools/bin:$PATH"
 
+# The same in both, so that nothing is compiled twice.
+features=(--features payguard-directory/postgres)
+
 step "build: everything the tests start"
-cargo build --release --workspace --bins
+cargo build --release --workspace --bins "${features[@]}"
 
 step "tests"
-cargo test --release --workspace --no-fail-fast
+cargo test --release --workspace --no-fail-fast "${features[@]}"
 
 step "template"
 SAM_CLI_TELEMETRY=0 sam validate --lint --template template.yaml

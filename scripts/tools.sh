@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Installs what the Lambda side needs beyond Rust into ./.tools (nothing outside it changes):
-#   scripts/tools.sh        cargo-lambda and zig: run the functions locally, build them for arm64
-#   scripts/tools.sh sam    the same, and the SAM command line with cfn-lint: check and build template.yaml
+# Installs what is needed beyond Rust. Into ./.tools (nothing outside it changes):
+#   scripts/tools.sh             cargo-lambda and zig: run the functions locally, build them for arm64
+#   scripts/tools.sh sam         the same, and the SAM command line with cfn-lint: check and build template.yaml
+# Into the system, when it is missing:
+#   scripts/tools.sh postgresql  a PostgreSQL server, for the tests of the merchant directory
 # Running it again does nothing. Use: export PATH="$PWD/.tools/bin:$PATH"
 set -euo pipefail
 
@@ -58,9 +60,37 @@ environment() {
     echo "python environment: made"
 }
 
+# What `shared/directory/tests/postgres` looks for, in the same places.
+postgresql_is_there() {
+    local dir
+    while read -r dir; do
+        if [ -x "$dir/initdb" ] && [ -x "$dir/postgres" ]; then
+            return
+        fi
+    done < <(tr ':' '\n' <<<"$PATH"; compgen -G '/usr/lib/postgresql/*/bin')
+    return 1
+}
+
+postgresql() {
+    if postgresql_is_there; then
+        echo "PostgreSQL: there"
+        return
+    fi
+    local as_root=()
+    [ "$(id -u)" = 0 ] || as_root=(sudo)
+    command -v apt-get >/dev/null || fail "a PostgreSQL server is needed (Debian and Ubuntu: apt-get install postgresql)"
+    quietly "updating the package lists" "${as_root[@]}" apt-get update -qq
+    quietly "installing postgresql" "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql
+    echo "PostgreSQL: installed"
+}
+
 case "${1:-}" in
 "" | sam) ;;
-*) fail "usage: scripts/tools.sh [sam]" ;;
+postgresql)
+    postgresql
+    exit
+    ;;
+*) fail "usage: scripts/tools.sh [sam | postgresql]" ;;
 esac
 
 environment
