@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use payguard_topology::config::RESERVED;
+use payguard_topology::config::{RESERVED, Shards};
 use payguard_topology::{Config, ConfigError};
 
 /// Read when it is in the working directory and no other file is named.
@@ -25,12 +25,18 @@ pub(crate) struct ConfigArgs {
     /// Language of alert details: en or ru
     #[arg(long, global = true, value_name = "LANGUAGE", help_heading = "Configuration")]
     detail_language: Option<String>,
-    /// Operators to run: all, core (without card sessions), or ids separated by commas
+    /// Operators to run: all, core (merchant totals, velocity, countries, amounts), or ids separated by commas
     #[arg(long, global = true, value_name = "LIST", help_heading = "Configuration")]
     operators: Option<String>,
     /// Shards of every stage with keyed state
     #[arg(long, global = true, value_name = "N", help_heading = "Configuration")]
     shards: Option<u32>,
+    /// Parts that a merchant's payments are spread over before they are added up; 0: none
+    #[arg(long, global = true, value_name = "N", help_heading = "Configuration")]
+    stats_salts: Option<u32>,
+    /// Fault tool: makes every card profile take this much longer
+    #[arg(long, global = true, value_name = "MS", help_heading = "Configuration")]
+    slow_ms: Option<u64>,
     /// Records in one commit at most
     #[arg(long, global = true, value_name = "N", help_heading = "Configuration")]
     rows_per_commit: Option<usize>,
@@ -52,7 +58,9 @@ impl ConfigArgs {
         set("detail_language", self.detail_language.clone());
         set("operators", self.operators.clone());
         set("engine.records_per_commit", self.rows_per_commit.map(|n| n.to_string()));
-        for stage in ["dedup", "window", "rules"] {
+        set("stats.salts", self.stats_salts.map(|n| n.to_string()));
+        set("rules.slow_ms", self.slow_ms.map(|n| n.to_string()));
+        for (stage, _) in Shards::default().by_stage() {
             set(&format!("shards.{stage}"), self.shards.map(|n| n.to_string()));
         }
         overrides

@@ -81,9 +81,9 @@ async fn show(args: &Args, config: Config) -> Result<ExitCode, Failure> {
         args.load.bad * 100.0
     ));
     let alerts = Arc::new(AlertWatch { screen: screen.clone(), delays: Mutex::default() });
-    let session = Session::open(config, None, &args.out, Some(alerts.clone())).await?;
+    let session = Session::open(config, None, &args.out, None, Some(alerts.clone())).await?;
     let pipeline = &session.pipeline;
-    let mut sources: Vec<SourceTask> = (0..PARTITIONS).map(|p| pipeline.source(p)).collect();
+    let mut sources: Vec<SourceTask> = (0..PARTITIONS).map(|p| pipeline.payments(p)).collect();
     let mut running = pipeline.start();
     let started = Instant::now();
     let records = generate(args, pipeline, &mut sources, &screen, &mut running).await?;

@@ -26,7 +26,7 @@ pub const RESERVED: [&str; 6] = [
 pub struct Config {
     /// Name of the deployment; prefixes every key in every store.
     pub pipeline: String,
-    /// Operators to run: ids, or `all`, or `core` (without card sessions).
+    /// Operators to run: ids, or `all`, or `core` (merchant totals and the rules that count).
     pub operators: Vec<String>,
     /// Language of alert details: `en` or `ru`.
     pub detail_language: String,
