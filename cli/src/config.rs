@@ -8,6 +8,14 @@ use payguard_topology::{Config, ConfigError};
 /// Read when it is in the working directory and no other file is named.
 const DEFAULT_FILE: &str = "payguard.toml";
 
+/// Where a state folder keeps the configuration it was made with.
+const STATE_FILE: &str = "payguard.toml";
+
+/// Keeps the configuration of a run in its state folder, for the commands that look into it.
+pub(crate) fn keep(config: &Config, state: &Path) -> std::io::Result<()> {
+    std::fs::write(state.join(STATE_FILE), config.to_toml())
+}
+
 #[derive(clap::Args)]
 pub(crate) struct ConfigArgs {
     /// Configuration file [default: payguard.toml if it exists]
@@ -48,6 +56,16 @@ impl ConfigArgs {
         let default = Path::new(DEFAULT_FILE);
         let file = self.config.as_deref().or_else(|| default.exists().then_some(default));
         base.load(file, std::env::vars(), &RESERVED, &self.overrides())
+    }
+
+    /// The configuration of the run that a state folder belongs to, with what is set here on top.
+    pub(crate) fn load_of(&self, state: &Path) -> Result<Config, ConfigError> {
+        let kept = state.join(STATE_FILE);
+        let base = match kept.exists() {
+            true => Config::default().load(Some(&kept), [], &[], &[])?,
+            false => Config::default(),
+        };
+        self.load(base)
     }
 
     fn overrides(&self) -> Vec<(String, String)> {

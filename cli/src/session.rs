@@ -13,7 +13,7 @@ use payguard_local::stores::{self, Connection};
 use payguard_sink_file::{FileSink, SinkObserver};
 use payguard_topology::Config;
 
-use crate::Failure;
+use crate::{Failure, config};
 
 /// Embedded stores, a pipeline over them, and what they were used for.
 pub(crate) struct Session {
@@ -40,6 +40,7 @@ impl Session {
         let stack = EmbeddedStack::start(options).await?;
         if let Some(dir) = state {
             Endpoints::of(&stack).write(dir)?;
+            config::keep(&config, dir)?;
         }
         let usage = Arc::new(Usage::default());
         let env = stores::env(&stack, &config, &usage);

@@ -35,7 +35,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure> {
-    let config = config.load(Config::default())?;
+    let config = config.load_of(&args.state)?;
     let topology = payguard(&config);
     let found = on_folder(&args.state, &config, async |env| find(env, &topology, &args.alert).await)?;
     let Some(alert) = found else {

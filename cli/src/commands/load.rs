@@ -8,7 +8,7 @@ use std::time::Duration;
 use payguard_engine::Head;
 use payguard_engine::TaskId;
 use payguard_engine::task::{BUSY_MS, IN, WAITED_MS};
-use payguard_topology::{Config, payguard, progress};
+use payguard_topology::{payguard, progress};
 use serde_json::json;
 
 use crate::Failure;
@@ -53,7 +53,7 @@ struct Stage {
 }
 
 pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure> {
-    let config = config.load(Config::default())?;
+    let config = config.load_of(&args.state)?;
     let topology = payguard(&config);
     let (before, after) = on_folder(&args.state, &config, async |env| {
         let first = progress::heads(&*env.ledger, &topology).await?;

@@ -73,12 +73,14 @@ struct Version {
 }
 
 pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure> {
-    let config = config.load(Config::default())?;
+    let (Action::Show(place) | Action::Set { place, .. } | Action::History(place) | Action::Diff { place, .. }) =
+        &args.action;
+    let config = &config.load_of(&place.state)?;
     match &args.action {
-        Action::Show(place) => show(place, &config),
-        Action::Set { place, changes } => set(place, changes, &config),
-        Action::History(place) => history(place, &config),
-        Action::Diff { place, from, to } => diff(place, *from, *to, &config),
+        Action::Show(place) => show(place, config),
+        Action::Set { place, changes } => set(place, changes, config),
+        Action::History(place) => history(place, config),
+        Action::Diff { place, from, to } => diff(place, *from, *to, config),
     }
 }
 
@@ -205,7 +207,8 @@ fn fields(rules: &RuleConfig) -> Map<String, Value> {
 
 /// A version in one line.
 pub(crate) fn describe(version: u64, rules: &RuleConfig) -> String {
-    let blocked = if rules.blocked_countries.is_empty() { "none".to_owned() } else { rules.blocked_countries.join(", ") };
+    let blocked =
+        if rules.blocked_countries.is_empty() { "none".to_owned() } else { rules.blocked_countries.join(", ") };
     let name = if version == 0 { "defaults".to_owned() } else { format!("version {version}") };
     format!("{name}: at most {} payments a minute, blocked countries: {blocked}", rules.velocity_max_payments)
 }

@@ -9,8 +9,8 @@ use payguard_engine::store::Clock;
 use payguard_engine::task::{IN, OUT};
 use payguard_engine::{Head, TaskId};
 use payguard_local::accounting;
+use payguard_topology::payguard;
 use payguard_topology::progress::{self, Progress};
-use payguard_topology::{Config, payguard};
 
 use crate::Failure;
 use crate::config::ConfigArgs;
@@ -25,7 +25,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure> {
-    let config = config.load(Config::default())?;
+    let config = config.load_of(&args.state)?;
     let topology = payguard(&config);
     let heads = on_folder(&args.state, &config, async |env| Ok(progress::heads(&*env.ledger, &topology).await?))?;
     let rows = progress::of(&topology, &heads);

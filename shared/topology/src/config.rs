@@ -280,7 +280,8 @@ impl Config {
     #[must_use]
     pub fn has_operator(&self, id: &str) -> bool {
         let possible = !operator::WITH_CONFIRMATIONS.contains(&id) || !self.source.confirmations_topic.is_empty();
-        possible && self.operators.iter().any(|o| o == "all" || o == id || (o == "core" && operator::CORE.contains(&id)))
+        possible
+            && self.operators.iter().any(|o| o == "all" || o == id || (o == "core" && operator::CORE.contains(&id)))
     }
 
     /// Whether payments are matched with confirmations.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use payguard_model::{EventTime, ProcessingTime};
 
-use super::{BUSY_MS, IN, WAITED_MS};
 use super::batch::{self, Batch};
 use super::committer::{Proposal, commit, wake_consumers};
 use super::flush::{dirty_bytes, flush};
 use super::recover::{apply_rows, load_state};
 use super::retry::patiently;
+use super::{BUSY_MS, IN, WAITED_MS};
 use super::{Budget, Env, Report, TaskPlan};
 use crate::commit::CommitOutcome;
 use crate::error::EngineError;
@@ -85,7 +85,9 @@ impl Load {
     /// The counters for a commit.
     fn counters(&self) -> impl Iterator<Item = (String, u64)> {
         let counts = [(BUSY_MS, self.busy_ms), (WAITED_MS, self.waited_ms)];
-        counts.into_iter().filter_map(|(name, ms)| Some((name.to_owned(), u64::try_from(ms).ok().filter(|ms| *ms > 0)?)))
+        counts
+            .into_iter()
+            .filter_map(|(name, ms)| Some((name.to_owned(), u64::try_from(ms).ok().filter(|ms| *ms > 0)?)))
     }
 }
 
@@ -171,11 +173,8 @@ impl ConsumerTask {
         let now = self.env.clock.now();
         let before = live.head.watermark();
         let settings = &self.env.settings;
-        let mut proposal = Proposal {
-            flushed_seq: live.flushed_seq,
-            pinned: live.pinned,
-            ..Proposal::after(&live.head, now)
-        };
+        let mut proposal =
+            Proposal { flushed_seq: live.flushed_seq, pinned: live.pinned, ..Proposal::after(&live.head, now) };
         let (batch, rendered) = match &mut live.body {
             Body::Operators(logic) => {
                 let mut out = batch::collector(&self.plan, &live.head, before, now);
