@@ -203,7 +203,8 @@ impl Reference {
         }
         self.seen.insert(payment.payment_id.clone(), now);
         self.payments.push((self.watermark, MatchEvent::Payment(payment.clone())));
-        let blocked = blocked_country::check(payment, &self.configured.rules.blocked_countries, self.configured.language);
+        let blocked =
+            blocked_country::check(payment, &self.configured.rules.blocked_countries, self.configured.language);
         self.card_alerts.extend(blocked.map(|alert| (self.watermark, alert)));
         self.merchants.process(&payment.merchant_id, payment);
         self.sessions.process(&payment.card_id, payment);
@@ -245,9 +246,9 @@ impl Reference {
         for alert in [self.velocity.take_outputs(), self.amount.take_outputs()].into_iter().flatten() {
             self.card_alerts.push((watermark, alert));
         }
-        // These are raised by timers: when time had come to the payment that ends the pattern.
+        // These are raised by timers: just before time came to the payment that ends the pattern.
         for alert in self.sequences.take_outputs() {
-            self.card_alerts.push((watermark.max(EventTime(alert.event_time_ms)), alert));
+            self.card_alerts.push((watermark.max(EventTime(alert.event_time_ms).minus(1)), alert));
         }
     }
 
@@ -266,7 +267,7 @@ impl Reference {
             rule.advance_watermark(stamp);
             let raised = rule.outputs().to_vec();
             rule.take_outputs();
-            alerts.extend(raised.into_iter().map(|(time, alert)| (before.max(time), alert)));
+            alerts.extend(raised.into_iter().map(|(time, alert)| (before.max(time.minus(1)), alert)));
             let Some(event) = event else { break };
             let id = match &event {
                 MatchEvent::Payment(payment) => &payment.payment_id,

@@ -142,11 +142,8 @@ impl ConsumerTask {
         let now = self.env.clock.now();
         let before = live.head.watermark();
         let settings = &self.env.settings;
-        let mut proposal = Proposal {
-            flushed_seq: live.flushed_seq,
-            pinned: live.pinned,
-            ..Proposal::after(&live.head, now)
-        };
+        let mut proposal =
+            Proposal { flushed_seq: live.flushed_seq, pinned: live.pinned, ..Proposal::after(&live.head, now) };
         let (batch, rendered) = match &mut live.body {
             Body::Operators(logic) => {
                 let mut out = batch::collector(&self.plan, &live.head, before, now);
