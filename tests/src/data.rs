@@ -82,8 +82,13 @@ pub fn confirmations(seed: u64, payments: &[RawRecord]) -> Vec<Confirmation> {
         if let Some(Ok(payment)) = &parsed {
             for chance in [800, 80] {
                 if rng.chance(chance) {
-                    let after = if rng.chance(150) { at.saturating_sub(below(&mut rng, 9)) } else { at + 1 + below(&mut rng, 20) };
-                    let delay = if rng.chance(80) { rng.between(299_990, 300_030) } else { rng.between(-1_000, 30_000) };
+                    let after = if rng.chance(150) {
+                        at.saturating_sub(below(&mut rng, 9))
+                    } else {
+                        at + 1 + below(&mut rng, 20)
+                    };
+                    let delay =
+                        if rng.chance(80) { rng.between(299_990, 300_030) } else { rng.between(-1_000, 30_000) };
                     let text = confirmation_json(&payment.payment_id, payment.event_time_ms + delay);
                     let text = if rng.chance(30) { text.replace("eventTimeMs", "when") } else { text };
                     arrivals.push((after.min(payments.len()), text.into_bytes()));

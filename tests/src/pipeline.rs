@@ -192,7 +192,8 @@ impl Feed {
     /// One partition, its confirmations, and messages of which one is refused: every stage has something to do.
     #[must_use]
     pub fn full(seed: u64, records: &[RawRecord], batch: usize) -> Feed {
-        let messages = [r#"{"velocityMaxPayments":1,"blockedCountries":["XX"]}"#, "[]", r#"{"blockedCountries":["PL"]}"#];
+        let messages =
+            [r#"{"velocityMaxPayments":1,"blockedCountries":["XX"]}"#, "[]", r#"{"blockedCountries":["PL"]}"#];
         Feed::one(records, batch).confirmed(crate::data::confirmations(seed, records)).ruled(&messages)
     }
 
