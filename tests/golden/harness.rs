@@ -1,13 +1,15 @@
 //! Runs a pipeline on embedded stores in memory and gives its outputs.
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use payguard_aws::usage::Usage;
+use payguard_directory::SeededDirectory;
 use payguard_engine::logic::SourceRecord;
 use payguard_engine::task::Budget;
+use payguard_engine::task::consumer::ConsumerTask;
+use payguard_local::bounded::Inputs;
 use payguard_local::embedded::{EmbeddedStack, StackOptions};
 use payguard_local::runner::LocalPipeline;
 use payguard_local::stores::env;
@@ -15,6 +17,7 @@ use payguard_local::{accounting, bounded};
 use payguard_model::ProcessingTime;
 use payguard_sink_file::FileSink;
 use payguard_topology::Config;
+use payguard_topology::config::AlignmentMode;
 use serde::Deserialize;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -28,50 +31,87 @@ pub(crate) struct Case {
     pub(crate) flush: bool,
     pub(crate) velocity_max_payments: i64,
     pub(crate) amount_spike_limit_minor: i64,
+    /// A message about the rules that came before everything else.
+    pub(crate) rules: Option<String>,
     pub(crate) payments: Vec<String>,
+    /// Absent: the operators that need confirmations were not run.
+    pub(crate) confirmations: Option<Vec<String>>,
+    /// For every confirmation, after how many payments it came.
+    #[serde(default)]
+    pub(crate) after: Vec<usize>,
     pub(crate) expected: BTreeMap<String, Vec<Value>>,
+    /// What operators dropped, where it is not 0.
+    pub(crate) dropped: BTreeMap<String, u64>,
 }
 
 /// A finished run.
 pub(crate) struct Run {
     out: TempDir,
-    /// Payments the parser accepted.
-    pub(crate) accepted: u64,
+    /// Counters by stage.
+    totals: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 impl Run {
-    /// Processes a file to its end.
-    pub(crate) async fn to_the_end(config: Config, payments: &Path) -> Run {
+    /// Processes files to their end.
+    pub(crate) async fn to_the_end(config: Config, inputs: &Inputs) -> Run {
         let (pipeline, out, stack) = open(config).await;
-        let lines = bounded::run(&pipeline, &[payments.to_owned()], |_| ()).await.expect("the run succeeds");
+        let lines = bounded::run(&pipeline, inputs, |_| ()).await.expect("the run succeeds");
         let heads = pipeline.heads().await.expect("heads");
         assert_eq!(accounting::check(&pipeline.topology, &heads, lines), [], "every record is accounted for");
         stack.stop().await;
-        Run { accepted: accepted(&heads), out }
+        Run { totals: accounting::totals(&heads), out }
     }
 
-    /// Processes records as far as they go, without an end of the input.
-    pub(crate) async fn so_far(config: Config, payments: &[String]) -> Run {
+    /// Processes a case as it came, one record at a time through all stages.
+    ///
+    /// Nothing is aligned, so every stage sees the records in the order of their arrival, as in Flink.
+    pub(crate) async fn one_by_one(mut config: Config, case: &Case) -> Run {
+        config.engine.alignment = AlignmentMode::Off;
         let (pipeline, out, stack) = open(config).await;
-        let records: Vec<SourceRecord<'_>> = payments
-            .iter()
-            .zip(0..)
-            .map(|(line, offset)| SourceRecord {
-                offset,
-                timestamp: None,
-                value: Some(line.as_bytes()),
-                watermark_bound: None,
-            })
-            .collect();
-        pipeline.source(0).ingest(&records).await.expect("the records are committed");
+        let mut tasks: Vec<ConsumerTask> = Vec::new();
         for id in pipeline.topology.consumer_tasks() {
-            let mut task = pipeline.consumer(&id).expect("a task of the topology");
-            let budget = Budget { until: ProcessingTime(i64::MAX), commits: u32::MAX };
-            task.run(budget).await.expect("the task runs");
+            tasks.push(pipeline.consumer(&id).expect("a task of the topology"));
+        }
+        if let Some(rules) = &case.rules {
+            pipeline.control().send(rules.as_bytes()).await.expect("it is decided about");
+        }
+        let (mut payments, mut confirmations) = (pipeline.payments(0), pipeline.confirmations(0));
+        let has_confirmations = case.confirmations.is_some();
+        // Known before the first record, as Flink knows its sources.
+        for source in [&payments].into_iter().chain(has_confirmations.then_some(&confirmations)) {
+            pipeline.env.ledger.register(source.id()).await.expect("it is registered");
+        }
+        let mut confirmed = 0;
+        for arrived in 0..=case.payments.len() {
+            if arrived > 0 {
+                let line = &case.payments[arrived - 1];
+                payments.ingest(&[record(arrived - 1, line)]).await.expect("it is committed");
+                run_all(&mut tasks).await;
+            }
+            while case.after.get(confirmed) == Some(&arrived) {
+                let line = &case.confirmations.as_ref().expect("confirmations")[confirmed];
+                confirmations.ingest(&[record(confirmed, line)]).await.expect("it is committed");
+                run_all(&mut tasks).await;
+                confirmed += 1;
+            }
+        }
+        assert_eq!(confirmed, case.after.len(), "{}", case.name);
+        if case.flush {
+            pipeline.control().end().await.expect("it ends");
+            payments.end().await.expect("it ends");
+            if has_confirmations {
+                confirmations.end().await.expect("it ends");
+            }
+            run_all(&mut tasks).await;
         }
         let heads = pipeline.heads().await.expect("heads");
         stack.stop().await;
-        Run { accepted: accepted(&heads), out }
+        Run { totals: accounting::totals(&heads), out }
+    }
+
+    /// A counter of a stage.
+    pub(crate) fn count(&self, stage: &str, counter: &str) -> u64 {
+        self.totals.get(stage).and_then(|counters| counters.get(counter)).copied().unwrap_or(0)
     }
 
     /// The records of a topic or table.
@@ -86,20 +126,38 @@ async fn open(config: Config) -> (LocalPipeline, TempDir, EmbeddedStack) {
     let topics: Vec<&str> = payguard_publish::TOPICS.into_iter().chain([payguard_totals::TABLE]).collect();
     let sink = Arc::new(FileSink::open(out.path(), &topics, None).expect("the sink opens"));
     let env = env(&stack, &config, &Arc::new(Usage::default()));
-    (LocalPipeline::new(Arc::new(config), env, sink), out, stack)
+    (LocalPipeline::new(Arc::new(config), env, sink, Arc::new(SeededDirectory)), out, stack)
 }
 
-fn accepted(heads: &[(payguard_engine::TaskId, payguard_engine::Head)]) -> u64 {
-    accounting::totals(heads)["parse"].get("parse.accepted").copied().unwrap_or(0)
+fn record(offset: usize, line: &str) -> SourceRecord<'_> {
+    let offset = i64::try_from(offset).expect("small");
+    SourceRecord { offset, timestamp: None, value: Some(line.as_bytes()), watermark_bound: None }
 }
 
-/// A temporary file with these lines; it is kept, for a look after a failure.
-pub(crate) fn file_of(lines: &[String]) -> PathBuf {
-    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
-    for line in lines {
-        writeln!(file, "{line}").expect("written");
+async fn run_all(tasks: &mut [ConsumerTask]) {
+    for task in tasks {
+        let budget = Budget { until: ProcessingTime(i64::MAX), commits: u32::MAX };
+        task.run(budget).await.expect("the task runs");
     }
-    file.into_temp_path().keep().expect("kept")
+}
+
+impl Case {
+    /// The case as files in a folder.
+    pub(crate) fn files(&self, folder: &Path) -> Inputs {
+        let write = |name: &str, lines: &[String]| {
+            let path = folder.join(name);
+            let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+            std::fs::write(&path, text).expect("written");
+            path
+        };
+        let after: Vec<String> = self.after.iter().map(usize::to_string).collect();
+        write("confirmations.after", &after);
+        Inputs {
+            payments: vec![write("payments.jsonl", &self.payments)],
+            confirmations: self.confirmations.as_ref().map(|lines| write("confirmations.jsonl", lines)),
+            rules: self.rules.as_ref().map(|rules| write("rules.json", std::slice::from_ref(rules))),
+        }
+    }
 }
 
 /// The JSON lines of a file.

@@ -10,16 +10,26 @@ const SHAPES: [Shape; 3] = [Shape::TIDY, Shape::DIRTY, Shape::COARSE];
 async fn the_pipeline_publishes_what_the_naive_model_publishes_record_by_record_in_order() {
     let mut seen = Published::new();
     for seed in seeds(40) {
-        for shape in SHAPES {
+        for shape in SHAPES.map(Shape::attacked) {
             let data = records(seed, 200, shape);
-            let setup = Setup::default();
-            let (_, outputs) = undisturbed(&setup, &Feed::one(&data, 23)).await;
-            let expected = setup.reference(&data);
-            assert_eq!(outputs.by_topic(), expected, "SIM_SEEDS={seed} {shape:?}");
-            seen.extend(expected);
+            let (setup, feed) = (Setup::full(), Feed::full(seed, &data, 23));
+            let (_, outputs) = undisturbed(&setup, &feed).await;
+            let (found, expected) = (outputs.by_topic(), setup.reference_of(&feed));
+            for topic in found.keys().chain(expected.keys()) {
+                assert_eq!(found.get(topic), expected.get(topic), "SIM_SEEDS={seed} {shape:?} {topic}");
+            }
+            for (topic, records) in expected {
+                seen.entry(topic).or_default().extend(records);
+            }
         }
     }
-    assert_eq!(seen.len(), 5, "every topic and the table were used: {:?}", seen.keys());
+    assert_eq!(seen.len(), 8, "every topic and the table were used: {:?}", seen.keys());
+    let alerts = seen[payguard_publish::ALERTS_TOPIC].iter().map(|r| String::from_utf8_lossy(&r.value));
+    let alerts: Vec<_> = alerts.collect();
+    for rule in ["velocity", "amount-spike", "blocked-country", "card-testing", "impossible-travel", "unconfirmed"] {
+        let of_rule = alerts.iter().filter(|alert| alert.contains(&format!(r#""ruleId":"{rule}""#))).count();
+        assert!(of_rule > 50, "{rule}: {of_rule}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

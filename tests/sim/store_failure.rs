@@ -36,7 +36,7 @@ struct Place {
 
 /// Everything in objects.
 fn setup() -> Setup {
-    Setup::default().with(|s| {
+    Setup::full().with(|s| {
         s.inline_bytes = 0;
         s.records_per_commit = 12;
     })
@@ -84,10 +84,12 @@ async fn run(pipeline: &mut Pipeline, task: &TaskId) -> Result<Report, EngineErr
 
 #[tokio::test(start_paused = true)]
 async fn a_damaged_segment_stops_its_reader_who_names_it_and_goes_on_after_the_repair() {
-    let data = records(4, 60, Shape::DIRTY);
-    let (calm, expected) = undisturbed(&setup(), &Feed::one(&data, 20)).await;
-    let producers: Vec<TaskId> =
-        ["parse/payments.raw-0", "dedup/0", "window/0", "rules/0"].map(|t| t.parse().expect("a task")).into();
+    let whole_feed = Feed::drawn(4, 60, Shape::DIRTY, 20);
+    let (calm, expected) = undisturbed(&setup(), &whole_feed).await;
+    let tasks = |names: &[&str]| names.iter().map(|t| t.parse().expect("a task")).collect::<Vec<TaskId>>();
+    let sources = ["parse/payments.raw-0", "parse/payments.confirmations-0", "control/0"];
+    let operators = tasks(&["dedup/0", "window/0", "rules/0", "match/0", "enrich/0"]);
+    let producers: Vec<TaskId> = tasks(&sources).into_iter().chain(operators.clone()).collect();
     let mut kinds = BTreeSet::new();
     for producer in &producers {
         let calm_places = places(&calm, &setup(), producer);
@@ -95,19 +97,21 @@ async fn a_damaged_segment_stops_its_reader_who_names_it_and_goes_on_after_the_r
             for how in [Damage::Flip, Damage::Truncate, Damage::Remove] {
                 // The producer has committed its rows; the reader has not read them.
                 let world = SimWorld::new(NOW_MS);
-                let mut feed = Feed::one(&data, 20);
+                let mut feed = whole_feed.clone();
                 let mut pipeline = Pipeline::new(&world, &setup(), 1);
-                for _ in 0..3 {
-                    pipeline.deliver(&mut feed, 0).await.expect("no fault");
+                pipeline.begin(&feed).await.expect("no fault");
+                while feed.has_more() {
+                    pipeline.deliver_all(&mut feed).await.expect("no fault");
                 }
                 let Some(reader) = calm_places.get(n).map(|place| place.reader.clone()) else { continue };
                 let before = match &*reader.stage.0 {
-                    "dedup" if *producer != reader => 0,
-                    "window" | "rules" if *producer != reader => 1,
+                    "dedup" if *producer != reader => tasks(&[]),
+                    "window" | "rules" | "match" if *producer != reader => tasks(&["dedup/0"]),
+                    "enrich" => tasks(&["dedup/0", "rules/0", "match/0"]),
                     // A sink is held back by inputs that are silent.
-                    _ => 3,
+                    _ => operators.clone(),
                 };
-                for upstream in producers[1..].iter().take(before) {
+                for upstream in &before {
                     run(&mut pipeline, upstream).await.expect("no fault");
                 }
                 let now = places(&world, &setup(), producer).into_iter().nth(n).filter(|place| place.reader == reader);
@@ -135,16 +139,16 @@ async fn a_damaged_segment_stops_its_reader_who_names_it_and_goes_on_after_the_r
             }
         }
     }
-    assert!(kinds.len() >= 8, "{kinds:?}");
+    assert!(kinds.len() >= 16, "{kinds:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_for_a_while_is_waited_for() {
-    let setup = Setup::default().with(|s| {
+    let setup = Setup::full().with(|s| {
         s.flush_every_ms = 0;
         s.store_tries = 4;
     });
-    let feed = Feed::one(&records(6, 60, Shape::DIRTY), 17);
+    let feed = Feed::drawn(6, 60, Shape::DIRTY, 17);
     let (calm, expected) = undisturbed(&setup, &feed).await;
     let kinds: BTreeSet<OpKind> = calm.lock().trace.iter().map(|(_, kind)| *kind).collect();
     assert!(kinds.contains(&OpKind::PutObject) && kinds.contains(&OpKind::PutPage), "{kinds:?}");
@@ -163,8 +167,8 @@ async fn a_store_that_fails_for_a_while_is_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_for_long_is_an_error_and_a_later_invocation_completes() {
-    let setup = Setup::default().with(|s| s.flush_every_ms = 0);
-    let feed = Feed::one(&records(6, 60, Shape::DIRTY), 17);
+    let setup = Setup::full().with(|s| s.flush_every_ms = 0);
+    let feed = Feed::drawn(6, 60, Shape::DIRTY, 17);
     let (calm, expected) = undisturbed(&setup, &feed).await;
     let kinds: BTreeSet<OpKind> = calm.lock().trace.iter().map(|(_, kind)| *kind).collect();
     for kind in kinds {
@@ -182,14 +186,15 @@ async fn a_store_that_fails_for_long_is_an_error_and_a_later_invocation_complete
 #[tokio::test(start_paused = true)]
 async fn reads_that_fail_at_random_while_state_is_recovered_change_nothing() {
     for seed in seeds(20) {
-        let setup = Setup::default().with(|s| s.flush_every_ms = 0);
-        let feed = Feed::one(&records(seed, 60, Shape::DIRTY), 17);
+        let setup = Setup::full().with(|s| s.flush_every_ms = 0);
+        let feed = Feed::drawn(seed, 60, Shape::DIRTY, 17);
         let (_, expected) = undisturbed(&setup, &feed).await;
         let world = SimWorld::new(NOW_MS);
         let mut half = feed.clone();
         let mut pipeline = Pipeline::new(&world, &setup, 1);
-        pipeline.deliver(&mut half, 0).await.expect("no fault");
-        pipeline.deliver(&mut half, 0).await.expect("no fault");
+        pipeline.begin(&half).await.expect("no fault");
+        pipeline.deliver_all(&mut half).await.expect("no fault");
+        pipeline.deliver_all(&mut half).await.expect("no fault");
         pipeline.run_consumers().await.expect("no fault");
         world.plan(FaultPlan::random(seed, 100, false));
         let outputs = run_to_end(&world, &setup, &half, Restart::Fresh).await;

@@ -12,7 +12,7 @@ use payguard_tests::{
 
 /// Small commits, a flush after each.
 fn busy() -> Setup {
-    Setup::default().with(|s| {
+    Setup::full().with(|s| {
         s.records_per_commit = 20;
         s.flush_every_ms = 0;
     })
@@ -20,8 +20,8 @@ fn busy() -> Setup {
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_slept_at_any_operation_while_another_finished_changes_nothing() {
-    let feed = Feed::one(&records(11, 60, Shape::DIRTY), 17);
-    for setup in [Setup::default(), busy()] {
+    let feed = Feed::drawn(11, 60, Shape::DIRTY, 17);
+    for setup in [Setup::full(), busy()] {
         let (calm, expected) = undisturbed(&setup, &feed).await;
         for k in 0..calm.ops() {
             let world = SimWorld::new(NOW_MS);
@@ -43,14 +43,14 @@ async fn a_process_that_slept_at_any_operation_while_another_finished_changes_no
 #[tokio::test(start_paused = true)]
 async fn processes_that_interleave_at_random_publish_everything_once() {
     for seed in seeds(150) {
-        let data = records(seed, 60, Shape::COARSE);
-        let setup = if seed % 2 == 0 { Setup::default() } else { busy() };
-        let (_, expected) = undisturbed(&setup, &Feed::one(&data, 9)).await;
+        let feed = Feed::drawn(seed, 60, Shape::COARSE, 9);
+        let setup = if seed % 2 == 0 { Setup::full() } else { busy() };
+        let (_, expected) = undisturbed(&setup, &feed).await;
         let world = SimWorld::new(NOW_MS);
         let plan = if seed % 4 < 2 { FaultPlan::default() } else { FaultPlan::random(seed, 15, true) };
         world.plan(plan.with_latency(seed, 40));
         let worlds = [world.executor(1), world.executor(2), world.executor(3)];
-        let [a, b, c] = [7, 11, 30].map(|batch| Feed::one(&data, batch));
+        let [a, b, c] = [7, 11, 30].map(|batch| feed.in_batches(batch));
         let results = tokio::join!(
             run_to_end(&worlds[0], &setup, &a, Restart::Warm),
             run_to_end(&worlds[1], &setup, &b, Restart::Fresh),
@@ -66,18 +66,17 @@ async fn processes_that_interleave_at_random_publish_everything_once() {
 async fn warm_processes_that_take_turns_catch_up_and_publish_everything_once() {
     for seed in seeds(100) {
         let mut rng = payguard_sim::Rng::new(seed);
-        let data = records(seed, 80, Shape::COARSE);
+        let mut feed = Feed::drawn(seed, 80, Shape::COARSE, 3);
         let setup = busy();
-        let (_, expected) = undisturbed(&setup, &Feed::one(&data, 9)).await;
+        let (_, expected) = undisturbed(&setup, &feed).await;
         let world = SimWorld::new(NOW_MS);
-        let mut feed = Feed::one(&data, 3);
         let mut processes: Vec<Pipeline> = (0..3).map(|_| Pipeline::new(&world, &setup, 1)).collect();
-        let (mut delivered, reads) = (0, reads(&setup.topology()));
-        while delivered < data.len() {
+        let reads = reads(&setup.topology());
+        processes[0].begin(&feed).await.expect("no fault");
+        while feed.has_more() {
             let at = usize::try_from(rng.below(3)).expect("small");
             let process = &mut processes[at];
-            process.deliver(&mut feed, 0).await.expect("no fault");
-            delivered += 3;
+            process.deliver_all(&mut feed).await.expect("no fault");
             // Some tasks only, so that the processes are behind in different places.
             for consumer in &mut process.consumers {
                 if rng.chance(600) {
@@ -91,7 +90,7 @@ async fn warm_processes_that_take_turns_catch_up_and_publish_everything_once() {
             world.check(&reads).unwrap_or_else(|e| panic!("SIM_SEEDS={seed}: {e}"));
         }
         processes[0].finish().await.expect("no fault");
-        account(&world, data.len() as u64).unwrap_or_else(|e| panic!("SIM_SEEDS={seed}: {e}"));
+        account(&world, feed.len()).unwrap_or_else(|e| panic!("SIM_SEEDS={seed}: {e}"));
         assert_same(&Ok(Outputs::of(&world)), &expected, &format!("SIM_SEEDS={seed}"));
     }
 }

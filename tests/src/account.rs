@@ -35,10 +35,11 @@ pub fn account(world: &SimWorld, delivered: u64) -> Result<(), String> {
     let (input, output) = (|name: &str| format!("{IN}{name}"), |name: &str| format!("{OUT}{name}"));
     let clean = get(stage::DEDUP, &output(stream::CLEAN_BY_CARD));
     let outputs = Outputs::of(world);
+    let has_pairs = of.contains_key(stage::MATCH);
     let late = get(stage::WINDOW, &output(stream::TOO_LATE));
     for (what, left, right) in [
         ("parsed", get(stage::PARSE, "source.records_in"), delivered),
-        ("parsed", sum(stage::PARSE, "parse."), delivered),
+        ("parsed", sum(stage::PARSE, "parse.") + sum(stage::PARSE, "parse-confirmations."), delivered),
         ("accepted", get(stage::PARSE, &output(stream::PAYMENTS)), get(stage::PARSE, "parse.accepted")),
         ("read by dedup", get(stage::DEDUP, &input(stream::PAYMENTS)), get(stage::PARSE, "parse.accepted")),
         ("clean", clean + get(stage::DEDUP, "deduplicate.duplicates"), get(stage::DEDUP, &input(stream::PAYMENTS))),
@@ -47,6 +48,28 @@ pub fn account(world: &SimWorld, delivered: u64) -> Result<(), String> {
         ("read by window", get(stage::WINDOW, &input(stream::CLEAN_FOR_SESSIONS)), clean),
         ("in windows", outputs.payments_in_windows() + late, clean),
         ("in sessions", outputs.payments_in_sessions() + get(stage::WINDOW, "card-sessions.late_dropped"), clean),
+        ("profiles", outputs.count(payguard_publish::PROFILES_TOPIC), clean),
+        (
+            "alerts of cards",
+            get(stage::ENRICH, &input(stream::CARD_ALERTS)),
+            get(stage::RULES, &output(stream::CARD_ALERTS)),
+        ),
+        ("alerts of cards", sum(stage::RULES, "alerts."), get(stage::RULES, &output(stream::CARD_ALERTS))),
+        (
+            "unconfirmed",
+            get(stage::ENRICH, &input(stream::UNCONFIRMED)),
+            get(stage::MATCH, &output(stream::UNCONFIRMED)),
+        ),
+        ("enriched", get(stage::ENRICH, &output(stream::ALERTS)), sum(stage::ENRICH, IN)),
+        ("alerts", outputs.count(payguard_publish::ALERTS_TOPIC), sum(stage::ENRICH, IN)),
+        ("read by match", get(stage::MATCH, &input(stream::CLEAN_BY_PAYMENT)), if has_pairs { clean } else { 0 }),
+        (
+            "read by match",
+            get(stage::MATCH, &input(stream::CONFIRMATIONS)),
+            get(stage::PARSE, "parse-confirmations.accepted"),
+        ),
+        ("confirmed", outputs.count(payguard_publish::CONFIRMED_TOPIC), get(stage::MATCH, &output(stream::CONFIRMED))),
+        ("refused", outputs.count(payguard_publish::REJECTED_RULES_TOPIC), get(stage::CONTROL, "control.refused")),
         ("published", sum(stage::PUBLISH, IN), outputs.publish.len() as u64),
         ("upserted", sum(stage::TOTALS, IN), outputs.totals.len() as u64),
     ] {
@@ -58,6 +81,12 @@ pub fn account(world: &SimWorld, delivered: u64) -> Result<(), String> {
 }
 
 impl Outputs {
+    /// Records of a topic.
+    #[must_use]
+    pub fn count(&self, topic: &str) -> u64 {
+        self.publish.iter().filter(|r| r.topic == topic).count() as u64
+    }
+
     /// Payments in the last emission of every window.
     ///
     /// # Panics

@@ -1,5 +1,6 @@
 //! Raw records of Kafka partitions, drawn from a seed.
 
+use payguard_model::{EventTime, ParsePolicy, ProcessingTime, parse_payment};
 use payguard_sim::Rng;
 use payguard_sim::reference::RawRecord;
 
@@ -27,6 +28,8 @@ pub struct Shape {
     pub step_ms: i64,
     /// Event times are multiples of this, so that watermarks and timers often coincide.
     pub grain_ms: i64,
+    /// Whether small and large amounts and other countries are mixed in, so that every rule fires.
+    pub is_attacked: bool,
 }
 
 impl Shape {
@@ -40,6 +43,7 @@ impl Shape {
         merchants: 3,
         step_ms: 6_000,
         grain_ms: 1,
+        is_attacked: false,
     };
 
     /// Late by up to 200 s.
@@ -47,6 +51,74 @@ impl Shape {
 
     /// Late by up to 200 s, all times whole seconds.
     pub const COARSE: Shape = Shape { grain_ms: 1_000, ..Shape::DIRTY };
+
+    /// The same with everything that raises an alert.
+    #[must_use]
+    pub const fn attacked(self) -> Shape {
+        Shape { is_attacked: true, ..self }
+    }
+}
+
+/// A confirmation, and what the payments' watermark was when it came.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Confirmation {
+    /// The record.
+    pub record: RawRecord,
+    /// The watermark.
+    pub bound: EventTime,
+}
+
+/// Confirmations of most of these payments, offsets from 0: some in time, some too late, some before their payment,
+/// some twice, some that are none.
+#[must_use]
+pub fn confirmations(seed: u64, payments: &[RawRecord]) -> Vec<Confirmation> {
+    let mut rng = Rng::new(seed ^ 0x00c0_4f14);
+    let policy = ParsePolicy::default();
+    let mut newest = None;
+    let mut watermarks = vec![EventTime::MIN];
+    let mut arrivals: Vec<(usize, Vec<u8>)> = Vec::new();
+    for (at, record) in payments.iter().enumerate() {
+        let parsed = record.value.as_ref().map(|raw| parse_payment(raw, ProcessingTime(NOW_MS), &policy));
+        if let Some(Ok(payment)) = &parsed {
+            for chance in [800, 80] {
+                if rng.chance(chance) {
+                    let after = if rng.chance(150) {
+                        at.saturating_sub(below(&mut rng, 9))
+                    } else {
+                        at + 1 + below(&mut rng, 20)
+                    };
+                    let delay =
+                        if rng.chance(80) { rng.between(299_990, 300_030) } else { rng.between(-1_000, 30_000) };
+                    let text = confirmation_json(&payment.payment_id, payment.event_time_ms + delay);
+                    let text = if rng.chance(30) { text.replace("eventTimeMs", "when") } else { text };
+                    arrivals.push((after.min(payments.len()), text.into_bytes()));
+                }
+            }
+        }
+        let time = match parsed {
+            None => None,
+            Some(Ok(payment)) => Some(payment.event_time_ms),
+            Some(Err(_)) => record.timestamp,
+        };
+        newest = newest.max(time);
+        watermarks.push(newest.map_or(EventTime::MIN, |time| EventTime(time - 10_001)));
+    }
+    arrivals.sort_by_key(|(after, _)| *after);
+    let confirmation = |(offset, (after, text)): (i64, (usize, Vec<u8>))| Confirmation {
+        record: RawRecord { offset, timestamp: None, value: Some(text) },
+        bound: watermarks[after],
+    };
+    (0..).zip(arrivals).map(confirmation).collect()
+}
+
+/// One confirmation as JSON.
+#[must_use]
+pub fn confirmation_json(id: &str, time: i64) -> String {
+    format!(r#"{{"paymentId":"{id}","status":"APPROVED","eventTimeMs":{time}}}"#)
+}
+
+fn below(rng: &mut Rng, bound: u64) -> usize {
+    usize::try_from(rng.below(bound)).unwrap_or(0)
 }
 
 /// `count` records of one partition, offsets from 0.
@@ -90,7 +162,18 @@ fn payment(rng: &mut Rng, seed: u64, offset: i64, newest: i64, shape: Shape) -> 
     };
     let card = format!("c-{:04}", rng.below(shape.cards));
     let merchant = format!("m-{:04}", rng.below(shape.merchants));
-    payment_json(&id, &card, &merchant, rng.between(1, 3_000), (newest - late) / shape.grain_ms * shape.grain_ms)
+    let amount = rng.between(1, 3_000);
+    let time = (newest - late) / shape.grain_ms * shape.grain_ms;
+    if !shape.is_attacked {
+        return payment_json(&id, &card, &merchant, amount, time);
+    }
+    let amount = match rng.below(4) {
+        0 => amount,
+        1 => 30_000 + amount,
+        _ => 1 + amount % 499,
+    };
+    let country = *rng.pick(&["DE", "DE", "DE", "DE", "DE", "FR", "PL"]);
+    payment_json(&id, &card, &merchant, amount, time).replace(r#""country":"DE""#, &format!(r#""country":"{country}""#))
 }
 
 fn refused(rng: &mut Rng) -> Option<Vec<u8>> {

@@ -4,25 +4,25 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use payguard_directory::{MerchantDirectory, SeededDirectory};
 use payguard_engine::logic::SourceRecord;
 use payguard_engine::store::SinkRecord;
+use payguard_engine::task::broadcast::BroadcastTask;
 use payguard_engine::task::consumer::{ConsumerTask, MakeBody};
 use payguard_engine::task::source::SourceTask;
 use payguard_engine::task::{Budget, Settings};
 use payguard_engine::{EngineError, StageId, TaskId};
 use payguard_model::{EventTime, ProcessingTime};
-use payguard_operators::amount_spike::AmountSpikeRule;
-use payguard_operators::velocity::VelocityRule;
 use payguard_sim::check::Reads;
-use payguard_sim::reference::{Names, Published, RawRecord, Reference};
+use payguard_sim::reference::{Configured, Names, Published, RawRecord, Reference};
 use payguard_sim::{FaultPlan, SimWorld};
-use payguard_topology::config::AlignmentMode;
+use payguard_topology::config::{AlignmentMode, Shards};
 use payguard_topology::{Config, Topology, payguard, stage};
 
-use crate::data::NOW_MS;
+use crate::data::{Confirmation, NOW_MS, Shape};
 
 /// How a pipeline is set up.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Setup {
     /// Its configuration.
     pub config: Config,
@@ -30,15 +30,19 @@ pub struct Setup {
     pub settings: Settings,
     /// Commits of one invocation at most.
     pub commits: u32,
+    /// Who knows the merchants' risks.
+    pub directory: Arc<dyn MerchantDirectory>,
 }
 
 impl Default for Setup {
-    /// Strict alignment, limits that a few payments reach, small commits, segments in objects from 200 bytes on.
+    /// Strict alignment, limits that a few payments reach, small commits, segments in objects from 200 bytes on; no
+    /// confirmations.
     fn default() -> Setup {
         let mut config = Config::default();
         config.rules.velocity_max_payments = 2;
         config.rules.amount_spike_limit_minor = 6_000;
         config.engine.alignment = AlignmentMode::Strict;
+        config.source.confirmations_topic.clear();
         let settings = Settings {
             records_per_commit: 16,
             inline_bytes: 200,
@@ -46,11 +50,19 @@ impl Default for Setup {
             store_tries: 3,
             ..Settings::default()
         };
-        Setup { config, settings, commits: u32::MAX }
+        Setup { config, settings, commits: u32::MAX, directory: Arc::new(SeededDirectory) }
     }
 }
 
 impl Setup {
+    /// The default with confirmations: every stage takes part.
+    #[must_use]
+    pub fn full() -> Setup {
+        let mut setup = Setup::default();
+        setup.config.source.confirmations_topic = Config::default().source.confirmations_topic;
+        setup
+    }
+
     /// The topology.
     #[must_use]
     pub fn topology(&self) -> Topology {
@@ -60,8 +72,7 @@ impl Setup {
     /// The same for another number of shards of every stage with state.
     #[must_use]
     pub fn with_shards(mut self, shards: u32) -> Setup {
-        let of = &mut self.config.shards;
-        (of.dedup, of.window, of.rules) = (shards, shards, shards);
+        self.config.shards = Shards::all(shards);
         self
     }
 
@@ -72,22 +83,50 @@ impl Setup {
         self
     }
 
-    /// What the naive model publishes for one partition.
+    /// What the naive model publishes for one partition of payments.
     #[must_use]
     pub fn reference(&self, records: &[RawRecord]) -> Published {
+        self.reference_of(&Feed::one(records, 1))
+    }
+
+    /// What the naive model publishes for a feed of one partition of payments.
+    #[must_use]
+    pub fn reference_of(&self, feed: &Feed) -> Published {
         let names = Names {
             alerts: payguard_publish::ALERTS_TOPIC,
             dlq: payguard_publish::DLQ_TOPIC,
             late: payguard_publish::LATE_TOPIC,
             sessions: payguard_publish::SESSIONS_TOPIC,
             totals: payguard_totals::TABLE,
+            confirmed: payguard_publish::CONFIRMED_TOPIC,
+            profiles: payguard_publish::PROFILES_TOPIC,
+            rejected_rules: payguard_publish::REJECTED_RULES_TOPIC,
         };
-        let language = self.config.language();
-        let velocity = VelocityRule { limit: self.config.rules.velocity_max_payments, language };
-        let amount = AmountSpikeRule { limit: self.config.rules.amount_spike_limit_minor, language };
-        let mut reference = Reference::new(names, self.config.parse_policy(), velocity, amount);
-        records.iter().for_each(|r| reference.record(r, ProcessingTime(NOW_MS)));
+        let mut reference = Reference::new(Configured {
+            names,
+            policy: self.config.parse_policy(),
+            rules: self.config.default_rules(),
+            amount_limit: self.config.rules.amount_spike_limit_minor,
+            has_confirmations: self.config.has_confirmations(),
+            language: self.config.language(),
+            risk: seeded_risk,
+        });
+        let now = ProcessingTime(NOW_MS);
+        feed.rules.iter().filter_map(|r| r.value.as_deref()).for_each(|raw| reference.message(raw, now));
+        feed.partitions.iter().flatten().for_each(|r| reference.record(r, now));
+        feed.confirmations.iter().for_each(|c| reference.confirmation(&c.record, c.bound));
         reference.finish()
+    }
+}
+
+/// The risk of the merchants of the tests, by the formula of the demonstration.
+fn seeded_risk(merchant: &str) -> &'static str {
+    let number = merchant.strip_prefix("m-").and_then(|digits| digits.parse::<u32>().ok());
+    match number {
+        Some(0 | 10 | 20 | 30 | 40) => "HIGH",
+        Some(n) if n < 50 && n % 3 == 0 => "MEDIUM",
+        Some(n) if n < 50 => "LOW",
+        _ => "UNKNOWN",
     }
 }
 
@@ -112,6 +151,10 @@ pub enum Order {
 pub struct Feed {
     partitions: Vec<Vec<RawRecord>>,
     acknowledged: Vec<usize>,
+    confirmations: Vec<Confirmation>,
+    confirmed: usize,
+    /// Messages of the rules' topic, all decided about before the first payment.
+    rules: Vec<RawRecord>,
     batch: usize,
     order: Order,
 }
@@ -126,13 +169,56 @@ impl Feed {
     /// Several partitions.
     #[must_use]
     pub fn many(partitions: Vec<Vec<RawRecord>>, batch: usize, order: Order) -> Feed {
-        Feed { acknowledged: vec![0; partitions.len()], partitions, batch, order }
+        let acknowledged = vec![0; partitions.len()];
+        Feed { acknowledged, partitions, confirmations: Vec::new(), confirmed: 0, rules: Vec::new(), batch, order }
     }
 
-    /// Records in all partitions.
+    /// The same with confirmations, one partition.
+    #[must_use]
+    pub fn confirmed(self, confirmations: Vec<Confirmation>) -> Feed {
+        Feed { confirmations, ..self }
+    }
+
+    /// The same with messages that change the rules before the first payment.
+    #[must_use]
+    pub fn ruled(self, messages: &[&str]) -> Feed {
+        let record = |(offset, text): (i64, &&str)| {
+            let value = Some(text.as_bytes().to_vec());
+            RawRecord { offset, timestamp: None, value }
+        };
+        Feed { rules: (0..).zip(messages).map(record).collect(), ..self }
+    }
+
+    /// One partition, its confirmations, and messages of which one is refused: every stage has something to do.
+    #[must_use]
+    pub fn full(seed: u64, records: &[RawRecord], batch: usize) -> Feed {
+        let messages =
+            [r#"{"velocityMaxPayments":1,"blockedCountries":["XX"]}"#, "[]", r#"{"blockedCountries":["PL"]}"#];
+        Feed::one(records, batch).confirmed(crate::data::confirmations(seed, records)).ruled(&messages)
+    }
+
+    /// [`Feed::full`] of `count` records drawn from the seed, with everything that raises an alert.
+    #[must_use]
+    pub fn drawn(seed: u64, count: usize, shape: Shape, batch: usize) -> Feed {
+        Feed::full(seed, &crate::data::records(seed, count, shape.attacked()), batch)
+    }
+
+    /// The same feed from its beginning in batches of another size.
+    #[must_use]
+    pub fn in_batches(&self, batch: usize) -> Feed {
+        Feed { batch, ..self.clone() }
+    }
+
+    /// Whether a partition has a record that is not acknowledged.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        !self.ready().is_empty() || self.confirmed < self.confirmations.len()
+    }
+
+    /// Records in all partitions, those of confirmations included.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.partitions.iter().map(|p| p.len() as u64).sum()
+        self.partitions.iter().map(|p| p.len() as u64).sum::<u64>() + self.confirmations.len() as u64
     }
 
     /// Whether there is no record.
@@ -164,11 +250,17 @@ pub fn as_source(record: &RawRecord) -> SourceRecord<'_> {
 
 /// All tasks of a pipeline in one process, with fresh memory.
 pub struct Pipeline {
-    /// One per partition.
+    /// One per partition of payments.
     pub sources: Vec<SourceTask>,
+    /// Of the partition with confirmations, if there are any.
+    pub confirmations: Option<SourceTask>,
+    /// Decides the rules.
+    pub control: BroadcastTask,
     /// In order of flow.
     pub consumers: Vec<ConsumerTask>,
     commits: u32,
+    world: SimWorld,
+    rules_partition: String,
 }
 
 impl Pipeline {
@@ -180,12 +272,19 @@ impl Pipeline {
     pub fn new(world: &SimWorld, setup: &Setup, partitions: usize) -> Pipeline {
         let topology = setup.topology();
         let sources = (0..partitions).map(|p| source(world, setup, p)).collect();
+        let topic = &setup.config.source.confirmations_topic;
+        let confirmations = setup.config.has_confirmations().then(|| source_of(world, setup, topic, 0));
+        // All tasks of a process share one cache.
+        let enrich = payguard_enrich::make(&topology, setup.directory.clone());
         let consumer = |id: TaskId| {
             let plan = topology.plan(&id).expect("a plan for every task");
-            ConsumerTask::new(world.env(setup.settings.clone()), plan, body(world, setup, &topology, &id.stage))
+            let body = body(world, setup, &topology, &id.stage).unwrap_or_else(|| enrich.clone());
+            ConsumerTask::new(world.env(setup.settings.clone()), plan, body)
         };
         let consumers = topology.consumer_tasks().into_iter().map(consumer).collect();
-        Pipeline { sources, consumers, commits: setup.commits }
+        let (control, world) = (control(world, setup), world.clone());
+        let rules_partition = format!("{}-0", setup.config.source.rules_topic);
+        Pipeline { sources, confirmations, control, consumers, commits: setup.commits, world, rules_partition }
     }
 
     /// Delivers everything that is not acknowledged, ends the partitions, and runs until every task has ended.
@@ -196,17 +295,29 @@ impl Pipeline {
     /// # Panics
     /// When tasks run without getting nearer to the end.
     pub async fn drive(&mut self, feed: &mut Feed) -> Result<(), EngineError> {
+        self.begin(feed).await?;
         loop {
-            let ready = feed.ready();
-            if ready.is_empty() {
-                break;
+            if !feed.has_more() {
+                return self.finish().await;
             }
-            for p in ready {
-                self.deliver(feed, p).await?;
-            }
+            self.deliver_all(feed).await?;
             self.run_consumers().await?;
         }
-        self.finish().await
+    }
+
+    /// Makes known who will have something to say, and puts the rules in force.
+    ///
+    /// # Errors
+    /// The first error of an invocation.
+    pub async fn begin(&mut self, feed: &Feed) -> Result<(), EngineError> {
+        self.control.begin().await?;
+        let messages: Vec<_> = feed.rules.iter().map(as_source).collect();
+        self.control.ingest(&self.rules_partition, &messages).await?;
+        if let Some(source) = &self.confirmations {
+            let ledger: &dyn payguard_engine::store::Ledger = &self.world;
+            ledger.register(source.id()).await?;
+        }
+        Ok(())
     }
 
     /// Ends the partitions and runs until every task has ended.
@@ -217,7 +328,8 @@ impl Pipeline {
     /// # Panics
     /// When tasks run without getting nearer to the end.
     pub async fn finish(&mut self) -> Result<(), EngineError> {
-        for source in &mut self.sources {
+        self.control.end().await?;
+        for source in self.sources.iter_mut().chain(&mut self.confirmations) {
             source.end().await?;
         }
         for _ in 0..10_000 {
@@ -226,6 +338,20 @@ impl Pipeline {
             }
         }
         panic!("the pipeline does not come to its end");
+    }
+
+    /// Delivers the next batch of every partition that has one.
+    ///
+    /// # Errors
+    /// The first error of an invocation.
+    pub async fn deliver_all(&mut self, feed: &mut Feed) -> Result<(), EngineError> {
+        for p in feed.ready() {
+            self.deliver(feed, p).await?;
+        }
+        if feed.confirmed < feed.confirmations.len() {
+            self.confirm(feed).await?;
+        }
+        Ok(())
     }
 
     /// Delivers the next batch of partition `p`.
@@ -237,6 +363,23 @@ impl Pipeline {
         let batch: Vec<_> = rest.iter().take(feed.batch).map(as_source).collect();
         self.sources[p].ingest(&batch).await?;
         feed.acknowledged[p] += batch.len();
+        Ok(())
+    }
+
+    /// Delivers the next batch of confirmations.
+    ///
+    /// # Errors
+    /// When the invocation fails.
+    ///
+    /// # Panics
+    /// When the pipeline takes none.
+    pub async fn confirm(&mut self, feed: &mut Feed) -> Result<(), EngineError> {
+        let rest = feed.confirmations[feed.confirmed..].iter().take(feed.batch);
+        let batch: Vec<_> =
+            rest.map(|c| SourceRecord { watermark_bound: Some(c.bound), ..as_source(&c.record) }).collect();
+        let source = self.confirmations.as_mut().expect("a setup with confirmations");
+        source.ingest(&batch).await?;
+        feed.confirmed += batch.len();
         Ok(())
     }
 
@@ -254,31 +397,53 @@ impl Pipeline {
     }
 }
 
-/// The source task of a partition.
+/// The source task of a partition of payments.
 ///
 /// # Panics
 /// When the topology has no plan for it.
 #[must_use]
 pub fn source(world: &SimWorld, setup: &Setup, partition: usize) -> SourceTask {
+    source_of(world, setup, &setup.config.source.topic, partition)
+}
+
+fn source_of(world: &SimWorld, setup: &Setup, topic: &str, partition: usize) -> SourceTask {
     let topology = setup.topology();
-    let id = source_id(setup, partition);
-    let plan = topology.plan(&id).expect("a plan for every source");
+    let plan = topology.plan(&partition_id(topic, partition)).expect("a plan for every source");
     SourceTask::new(world.env(setup.settings.clone()), plan, &payguard_parse::make(&setup.config, &topology))
+}
+
+/// The task that decides the rules.
+///
+/// # Panics
+/// When the topology has no plan for it.
+#[must_use]
+pub fn control(world: &SimWorld, setup: &Setup) -> BroadcastTask {
+    let plan = setup.topology().plan(&TaskId::shard(&StageId::new(stage::CONTROL), 0)).expect("a plan for control");
+    BroadcastTask::new(world.env(setup.settings.clone()), plan, payguard_control::make(&setup.config))
 }
 
 /// The id of a partition's source task.
 #[must_use]
 pub fn source_id(setup: &Setup, partition: usize) -> TaskId {
-    TaskId::partition(&StageId::new(stage::PARSE), &setup.config.source.topic, i32::try_from(partition).unwrap_or(0))
+    partition_id(&setup.config.source.topic, partition)
 }
 
-fn body(world: &SimWorld, setup: &Setup, topology: &Topology, id: &StageId) -> MakeBody {
+fn partition_id(topic: &str, partition: usize) -> TaskId {
+    TaskId::partition(&StageId::new(stage::PARSE), topic, i32::try_from(partition).unwrap_or(0))
+}
+
+/// What a consumer stage does; `enrich` is made once per process.
+fn body(world: &SimWorld, setup: &Setup, topology: &Topology, id: &StageId) -> Option<MakeBody> {
+    let config = &setup.config;
     match &*id.0 {
-        stage::DEDUP => payguard_dedup::make(topology),
-        stage::WINDOW => payguard_window::make(topology),
-        stage::RULES => payguard_rules::make(&setup.config, topology),
-        stage::PUBLISH => payguard_publish::make(topology, Arc::new(world.clone())),
-        _ => payguard_totals::make(Arc::new(world.clone())),
+        stage::DEDUP => Some(payguard_dedup::make(config, topology)),
+        stage::WINDOW => Some(payguard_window::make(config, topology)),
+        stage::COMBINE => Some(payguard_combine::make(config, topology)),
+        stage::RULES => Some(payguard_rules::make(config, topology)),
+        stage::MATCH => Some(payguard_match::make(config, topology)),
+        stage::PUBLISH => Some(payguard_publish::make(topology, Arc::new(world.clone()))),
+        stage::TOTALS => Some(payguard_totals::make(Arc::new(world.clone()))),
+        _ => None,
     }
 }
 

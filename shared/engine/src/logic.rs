@@ -59,6 +59,8 @@ pub struct Collector {
     builder: SegmentBuilder,
     counters: Counters,
     watermark: EventTime,
+    /// What the consumers' watermark is when they handle what is emitted now.
+    stamp: EventTime,
     now: ProcessingTime,
     origin: Origin,
 }
@@ -76,7 +78,7 @@ impl Collector {
     /// A collector for one batch.
     #[must_use]
     pub fn new(builder: SegmentBuilder, watermark: EventTime, now: ProcessingTime, origin: Origin) -> Collector {
-        Collector { builder, counters: Counters::default(), watermark, now, origin }
+        Collector { builder, counters: Counters::default(), watermark, stamp: watermark, now, origin }
     }
 
     /// The commit that this batch is to become.
@@ -85,7 +87,7 @@ impl Collector {
         &self.origin
     }
 
-    /// The watermark the task has reached: the stamp of what is emitted now.
+    /// The watermark the task has reached.
     #[must_use]
     pub fn watermark(&self) -> EventTime {
         self.watermark
@@ -100,19 +102,27 @@ impl Collector {
     /// Moves the watermark; it never goes back (INV-3).
     pub fn advance(&mut self, watermark: EventTime) {
         self.watermark = self.watermark.max(watermark);
+        self.stamp = self.watermark;
+    }
+
+    /// Moves the watermark to the time of a timer that is due. What the timer emits comes before that watermark:
+    /// consumers are told of it afterwards, so that a window's result is not late for a window of theirs.
+    pub fn advance_to_timer(&mut self, time: EventTime) {
+        self.watermark = self.watermark.max(time);
+        self.stamp = self.stamp.max(time.minus(1));
     }
 
     /// Emits a message to output stream number `output`, to the consumer shard that owns `key`.
     pub fn emit<M: Message>(&mut self, output: usize, key: &str, event_time: EventTime, message: &M) {
         let len = message.encoded_len();
         let shard = self.shard(output, key);
-        self.builder.push(output, shard, self.watermark, event_time, len, |bytes| message.encode_raw(bytes));
+        self.builder.push(output, shard, self.stamp, event_time, len, |bytes| message.encode_raw(bytes));
     }
 
     /// Emits a record that is encoded already.
     pub fn emit_encoded(&mut self, output: usize, key: &str, event_time: EventTime, payload: &[u8]) {
         let shard = self.shard(output, key);
-        self.builder.push(output, shard, self.watermark, event_time, payload.len(), |bytes| bytes.put_slice(payload));
+        self.builder.push(output, shard, self.stamp, event_time, payload.len(), |bytes| bytes.put_slice(payload));
     }
 
     /// Adds to a counter.

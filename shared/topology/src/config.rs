@@ -30,7 +30,7 @@ pub const RESERVED: [&str; 10] = [
 pub struct Config {
     /// Name of the deployment; prefixes every key in every store.
     pub pipeline: String,
-    /// Operators to run: ids, or `all`, or `core` (without card sessions).
+    /// Operators to run: ids, or `all`, or `core` (merchant totals and the rules that count).
     pub operators: Vec<String>,
     /// Language of alert details: `en` or `ru`.
     pub detail_language: String,
@@ -284,7 +284,8 @@ impl Config {
     #[must_use]
     pub fn has_operator(&self, id: &str) -> bool {
         let possible = !operator::WITH_CONFIRMATIONS.contains(&id) || !self.source.confirmations_topic.is_empty();
-        possible && self.operators.iter().any(|o| o == "all" || o == id || (o == "core" && operator::CORE.contains(&id)))
+        possible
+            && self.operators.iter().any(|o| o == "all" || o == id || (o == "core" && operator::CORE.contains(&id)))
     }
 
     /// Whether payments are matched with confirmations.

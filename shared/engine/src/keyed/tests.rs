@@ -139,7 +139,12 @@ impl Bench {
     }
 
     fn with_runner(&mut self, run: impl FnOnce(&mut KeyedRunner<Toy>, &mut Collector, &mut Emit<'_, String>)) {
-        let mut out = Collector::new(SegmentBuilder::new([]), EventTime(self.watermark), ProcessingTime(self.now), Origin::default());
+        let mut out = Collector::new(
+            SegmentBuilder::new([]),
+            EventTime(self.watermark),
+            ProcessingTime(self.now),
+            Origin::default(),
+        );
         let outputs = &mut self.outputs;
         run(&mut self.runner, &mut out, &mut |_, time, text| outputs.push((time, text)));
     }

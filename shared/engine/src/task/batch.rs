@@ -32,8 +32,8 @@ pub(super) fn collector(plan: &TaskPlan, head: &Head, watermark: EventTime, now:
 
 /// Moves the watermark to `to`, stopping at every timer on the way.
 ///
-/// A timer's outputs carry the timer's time as their stamp, whatever steps the watermark came in: so they do not
-/// depend on how the input was cut into batches.
+/// A timer's outputs carry the moment before its time as their stamp, whatever steps the watermark came in: so they do
+/// not depend on how the input was cut into batches.
 pub(super) fn advance(logic: &mut dyn StageLogic, to: EventTime, out: &mut Collector) {
     if to <= out.watermark() {
         return;
@@ -41,7 +41,7 @@ pub(super) fn advance(logic: &mut dyn StageLogic, to: EventTime, out: &mut Colle
     while let Some(time) = logic.next_event_timer()
         && time <= to
     {
-        out.advance(time);
+        out.advance_to_timer(time);
         logic.on_watermark(out);
     }
     out.advance(to);
