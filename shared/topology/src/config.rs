@@ -11,7 +11,11 @@ use toml::{Table, Value};
 use crate::payguard::operator;
 
 /// Variables that are not keys of the configuration: they say where a process finds stores, sink and neighbours.
-pub const RESERVED: [&str; 6] = [
+pub const RESERVED: [&str; 10] = [
+    "PAYGUARD_DB_PASSWORD",
+    "PAYGUARD_DB_URL",
+    "PAYGUARD_DB_USER",
+    "PAYGUARD_DIRECTORY",
     "PAYGUARD_FUNCTION_PREFIX",
     "PAYGUARD_LEDGER_TABLE",
     "PAYGUARD_REPORT_BATCH_ITEM_FAILURES",
