@@ -264,7 +264,7 @@ fn only_enrich_has_the_database_and_no_password_is_in_the_template() {
             assert!(!asks || in_network == database, "{stage} is in the network of the database");
             let interfaces = |s: &&Value| texts(&s["Action"]).contains("ec2:CreateNetworkInterface");
             let polls = !function["Properties"]["Events"].is_null() && stage != "clock";
-            let may_join = template.statements(function).iter().any(|s| interfaces(s));
+            let may_join = template.statements(function).iter().any(interfaces);
             assert_eq!(may_join, in_network || polls, "{stage}");
         }
     }
@@ -281,7 +281,7 @@ fn only_enrich_has_the_database_and_no_password_is_in_the_template() {
 fn mappings(function: &Value) -> BTreeMap<String, &Value> {
     let events = function["Properties"]["Events"].as_mapping().into_iter().flatten().map(|(_, event)| event);
     let kafka = events.filter(|event| text(&event["Type"]) == "MSK").map(|event| &event["Properties"]);
-    kafka.map(|mapping| (text(&list(&mapping["Topics"])[0]).replace("Ref ", ""), mapping)).collect()
+    kafka.map(|mapping| (text(list(&mapping["Topics"])[0]).replace("Ref ", ""), mapping)).collect()
 }
 
 #[test]
