@@ -9,10 +9,10 @@ step "format"
 cargo fmt --all --check
 
 step "clippy"
-cargo clippy --release --workspace --all-targets --features payguard-directory/postgres --quiet -- -D warnings
+cargo clippy --release --workspace --all-targets --quiet -- -D warnings
 
 step "documentation"
-RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --features payguard-directory/postgres --no-deps --quiet
+RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps --quiet
 
 step "dependencies point inward"
 # Inner crates must not reach the adapters, the SDKs or anything that waits or listens.

@@ -11,14 +11,11 @@ scripts/tools.sh sam
 scripts/tools.sh postgresql
 export PATH="$PWD/.tools/bin:$PATH"
 
-# The same in both, so that nothing is compiled twice.
-features=(--features payguard-directory/postgres)
-
 step "build: everything the tests start"
-cargo build --release --workspace --bins "${features[@]}"
+cargo build --release --workspace --bins
 
 step "tests"
-cargo test --release --workspace --no-fail-fast "${features[@]}"
+cargo test --release --workspace --no-fail-fast
 
 step "template"
 SAM_CLI_TELEMETRY=0 sam validate --lint --template template.yaml
