@@ -1,8 +1,11 @@
 //! The commands, one file each.
 
 pub(crate) mod demo;
+pub(crate) mod explain;
 pub(crate) mod generate;
 pub(crate) mod keys;
+pub(crate) mod load;
+pub(crate) mod rules;
 pub(crate) mod run;
 pub(crate) mod stack;
 pub(crate) mod status;

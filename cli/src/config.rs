@@ -2,11 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-use payguard_topology::config::RESERVED;
+use payguard_topology::config::{RESERVED, Shards};
 use payguard_topology::{Config, ConfigError};
 
 /// Read when it is in the working directory and no other file is named.
 const DEFAULT_FILE: &str = "payguard.toml";
+
+/// Where a state folder keeps the configuration it was made with.
+const STATE_FILE: &str = "payguard.toml";
+
+/// Keeps the configuration of a run in its state folder, for the commands that look into it.
+pub(crate) fn keep(config: &Config, state: &Path) -> std::io::Result<()> {
+    std::fs::write(state.join(STATE_FILE), config.to_toml())
+}
 
 #[derive(clap::Args)]
 pub(crate) struct ConfigArgs {
@@ -25,12 +33,18 @@ pub(crate) struct ConfigArgs {
     /// Language of alert details: en or ru
     #[arg(long, global = true, value_name = "LANGUAGE", help_heading = "Configuration")]
     detail_language: Option<String>,
-    /// Operators to run: all, core (without card sessions), or ids separated by commas
+    /// Operators to run: all, core (merchant totals, velocity, countries, amounts), or ids separated by commas
     #[arg(long, global = true, value_name = "LIST", help_heading = "Configuration")]
     operators: Option<String>,
     /// Shards of every stage with keyed state
     #[arg(long, global = true, value_name = "N", help_heading = "Configuration")]
     shards: Option<u32>,
+    /// Parts that a merchant's payments are spread over before they are added up; 0: none
+    #[arg(long, global = true, value_name = "N", help_heading = "Configuration")]
+    stats_salts: Option<u32>,
+    /// Fault tool: makes every card profile take this much longer
+    #[arg(long, global = true, value_name = "MS", help_heading = "Configuration")]
+    slow_ms: Option<u64>,
     /// Records in one commit at most
     #[arg(long, global = true, value_name = "N", help_heading = "Configuration")]
     rows_per_commit: Option<usize>,
@@ -44,6 +58,16 @@ impl ConfigArgs {
         base.load(file, std::env::vars(), &RESERVED, &self.overrides())
     }
 
+    /// The configuration of the run that a state folder belongs to, with what is set here on top.
+    pub(crate) fn load_of(&self, state: &Path) -> Result<Config, ConfigError> {
+        let kept = state.join(STATE_FILE);
+        let base = match kept.exists() {
+            true => Config::default().load(Some(&kept), [], &[], &[])?,
+            false => Config::default(),
+        };
+        self.load(base)
+    }
+
     fn overrides(&self) -> Vec<(String, String)> {
         let mut overrides = self.set.clone();
         let mut set = |key: &str, value: Option<String>| overrides.extend(value.map(|v| (key.to_owned(), v)));
@@ -52,7 +76,9 @@ impl ConfigArgs {
         set("detail_language", self.detail_language.clone());
         set("operators", self.operators.clone());
         set("engine.records_per_commit", self.rows_per_commit.map(|n| n.to_string()));
-        for stage in ["dedup", "window", "rules"] {
+        set("stats.salts", self.stats_salts.map(|n| n.to_string()));
+        set("rules.slow_ms", self.slow_ms.map(|n| n.to_string()));
+        for (stage, _) in Shards::default().by_stage() {
             set(&format!("shards.{stage}"), self.shards.map(|n| n.to_string()));
         }
         overrides

@@ -35,6 +35,12 @@ enum Command {
     Generate(commands::generate::Args),
     /// Show every task's progress; name a stage that is stuck
     Status(commands::status::Args),
+    /// Show which stage is the bottleneck, and how evenly its tasks are loaded
+    Load(commands::load::Args),
+    /// Show or change the rules while payments flow
+    Rules(commands::rules::Args),
+    /// Show how an alert came about
+    Explain(commands::explain::Args),
     /// Show stages, operators and streams
     Topology(commands::topology::Args),
     /// Show how keys spread over shards, and how skewed that is
@@ -70,6 +76,9 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Run(args) => commands::run::run(&args, &cli.config),
         Command::Generate(args) => commands::generate::run(&args),
         Command::Status(args) => commands::status::run(&args, &cli.config),
+        Command::Load(args) => commands::load::run(&args, &cli.config),
+        Command::Rules(args) => commands::rules::run(&args, &cli.config),
+        Command::Explain(args) => commands::explain::run(&args, &cli.config),
         Command::Topology(args) => commands::topology::run(&args, &cli.config),
         Command::Keys(args) => commands::keys::run(&args),
         Command::Config => commands::print_config(&cli.config),

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::io::{ErrorKind, Write};
 
+use aws_smithy_types::DateTime;
+use aws_smithy_types::date_time::Format;
 use payguard_model::EventTime;
 
 /// An error and its causes on one line.
@@ -75,6 +77,15 @@ pub(crate) fn time_of_day(time: EventTime) -> String {
     format!("{:02}:{:02}:{:02}.{:03}", ms / 3_600_000, ms / 60_000 % 60, ms / 1_000 % 60, ms % 1_000)
 }
 
+/// A moment as a UTC date and time, `none` or `end`.
+pub(crate) fn date_time(ms: i64) -> String {
+    let time = EventTime(ms);
+    if time == EventTime::MIN || time == EventTime::MAX {
+        return time.to_string();
+    }
+    DateTime::from_millis(ms).fmt(Format::DateTime).unwrap_or_else(|_| format!("{ms} ms"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,6 +99,8 @@ mod tests {
         assert_eq!(duration(61_500), "61.5 s");
         assert_eq!(time_of_day(EventTime(1_794_085_494_920)), "21:04:54.920");
         assert_eq!(time_of_day(EventTime::MAX), "end");
+        assert_eq!(date_time(1_794_085_494_920), "2026-11-07T21:04:54.92Z");
+        assert_eq!(date_time(i64::MAX - 1), "9223372036854775806 ms");
         assert_eq!(bytes(1_536), "1.5 KiB");
     }
 }

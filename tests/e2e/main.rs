@@ -5,16 +5,18 @@
 //! must hold what the naive model publishes, every record once.
 
 mod data;
+mod expected;
 mod http;
 mod pipeline;
 mod watch;
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
-use data::{PARTITIONS, RECORDS, event, expected, partitions};
+use data::{BLOCKED_FROM, PARTITIONS, RECORDS, Topics};
+use expected::{expected, versions};
 use http::AsyncInvoker;
 use payguard_engine::{Head, TaskId};
-use payguard_sim::reference::RawRecord;
 use payguard_tests::Setup;
 use pipeline::Pipeline;
 use serde_json::json;
@@ -24,8 +26,9 @@ use watch::Watch;
 const TEN_YEARS_MS: i64 = 315_360_000_000;
 
 fn setup() -> Setup {
-    let mut setup = Setup::default();
+    let mut setup = Setup::full();
     setup.config.source.max_future_ms = TEN_YEARS_MS;
+    setup.config.source.partitions = PARTITIONS as u32;
     setup
 }
 
@@ -37,45 +40,60 @@ fn of_all(range: Range<usize>) -> Vec<(usize, Range<usize>)> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_record_comes_out_once_whatever_happens_to_deliveries_and_processes() {
     watch::build();
-    let (setup, partitions) = (setup(), partitions());
+    let setup = setup();
+    let topics = Topics::new(&setup);
     let pipeline = Pipeline::start(&setup).await;
     let invoker = AsyncInvoker::start().await;
     let variables = pipeline.variables(&setup, invoker.url());
 
     let watch = Watch::start(&variables, 1, &pipeline.log()).await;
     invoker.pass_to(watch.port());
-    repeated_and_overlapping(&watch, &partitions).await;
+    repeated_and_overlapping(&watch, &topics).await;
     bad_events(&watch).await;
     watch.kill();
 
-    killed_while_they_work(&pipeline, &invoker, &variables, &partitions).await;
+    killed_while_they_work(&pipeline, &invoker, &variables, &topics).await;
 
     let watch = Watch::start(&variables, 2, &pipeline.log()).await;
     invoker.pass_to(watch.port());
-    concurrent(&watch, &partitions).await;
+    concurrent(&watch, &topics).await;
     pipeline.settle(&watch).await;
-    wake_ups_lost(&pipeline, &invoker, &watch, &partitions).await;
+    wake_ups_lost(&pipeline, &invoker, &watch, &topics).await;
     watch.kill();
 
     let watch = Watch::start(&variables, 2, &pipeline.log()).await;
     invoker.pass_to(watch.port());
-    to_the_end(&watch, &partitions).await;
-    let expected = expected(&setup, &partitions);
-    let closed = expected.get("merchant_stats").map_or(0, Vec::len);
-    pipeline.catch_up(&watch, |heads| read(heads, "totals", "merchant-stats") >= closed as u64).await;
+    rules_change(&watch, &topics).await;
+    to_the_end(&watch, &topics).await;
+    let expected = expected(&setup, &topics);
+    let lines = |topic: &str| expected.get(topic).map_or(0, Vec::len) as u64;
+    let done = |heads: &[(TaskId, Head)]| {
+        read(heads, "totals", "merchant-stats") >= lines("merchant_stats")
+            && read(heads, "publish", "alerts") >= lines("fraud.alerts")
+            && read(heads, "publish", "confirmed") >= lines("payments.confirmed")
+    };
+    pipeline.catch_up(&watch, done).await;
     assert!(invoker.taken() > 0, "tasks wake each other");
     assert_same(&pipeline, &expected);
-    pipeline.account(PARTITIONS * RECORDS).await;
+    assert_eq!(values(&expected["fraud.alerts"], "ruleId").len(), 6, "every rule fires");
+    assert_eq!(values(&expected["fraud.alerts"], "merchantRisk").len(), 3, "known and unknown merchants");
+    assert_eq!(pipeline.versions().await, versions(&setup, &topics), "each version once");
+    pipeline.account(topics.parsed()).await;
     watch.kill();
     pipeline.stop().await;
 }
 
-async fn repeated_and_overlapping(watch: &Watch, partitions: &[Vec<RawRecord>]) {
-    watch.deliver(&event(partitions, &of_all(0..30))).await;
-    watch.deliver(&event(partitions, &of_all(0..30))).await;
-    watch.deliver(&event(partitions, &[(2, 10..45), (0, 20..40)])).await;
-    watch.deliver(&event(partitions, &[(1, 29..40), (3, 25..40)])).await;
-    watch.deliver(&event(partitions, &[(0, 0..20), (2, 0..5)])).await;
+async fn repeated_and_overlapping(watch: &Watch, topics: &Topics) {
+    let payments = |parts: &[(usize, Range<usize>)]| topics.payments.event(parts);
+    watch.deliver("parse", &payments(&of_all(0..30))).await;
+    watch.deliver("parse", &payments(&of_all(0..30))).await;
+    watch.deliver("control", &topics.rules.event(&[(0, 0..2)])).await;
+    watch.deliver("control", &topics.rules.event(&[(0, 0..2)])).await;
+    watch.deliver("parse", &topics.confirmations.share(0..30, RECORDS)).await;
+    watch.deliver("parse", &payments(&[(2, 10..45), (0, 20..40)])).await;
+    watch.deliver("parse", &topics.confirmations.share(10..45, RECORDS)).await;
+    watch.deliver("parse", &payments(&[(1, 29..40), (3, 25..40)])).await;
+    watch.deliver("parse", &payments(&[(0, 0..20), (2, 0..5)])).await;
 }
 
 /// Every error is an answer with a type and a reason, not silence.
@@ -92,6 +110,8 @@ async fn bad_events(watch: &Watch) {
         ("parse", "{}".to_owned(), "expected exactly one of"),
         ("parse", other_topic.to_string(), "orders"),
         ("parse", json!({"wake": ["parse/payments.raw-0"]}).to_string(), "a wake-up"),
+        ("control", other_topic.to_string(), "orders"),
+        ("control", json!({"wake": ["control/0"]}).to_string(), "a wake-up"),
         ("dedup", json!({"wake": ["rules/0"]}).to_string(), "rules/0"),
         ("clock", json!({"source": "aws.s3"}).to_string(), "aws.s3"),
     ];
@@ -110,13 +130,13 @@ async fn killed_while_they_work(
     pipeline: &Pipeline,
     invoker: &AsyncInvoker,
     variables: &[(String, String)],
-    partitions: &[Vec<RawRecord>],
+    topics: &Topics,
 ) {
     for (stage, range) in [("parse", 40..60), ("dedup", 40..75), ("publish", 40..85)] {
         let watch = Watch::start(variables, 1, &pipeline.log()).await;
         invoker.pass_to(watch.port());
         let before = commits(&pipeline.heads().await, stage);
-        let event = serde_json::to_vec(&event(partitions, &of_all(range))).expect("events serialize");
+        let event = serde_json::to_vec(&topics.payments.event(&of_all(range))).expect("events serialize");
         // The answer does not matter: the event is delivered again later.
         let delivery = tokio::spawn(http::invoke(watch.port(), "parse", event.into()));
         pipeline.until(&watch, |heads| commits(heads, stage) > before).await;
@@ -126,32 +146,61 @@ async fn killed_while_they_work(
 }
 
 /// Two processes are given the same records at the same time.
-async fn concurrent(watch: &Watch, partitions: &[Vec<RawRecord>]) {
-    let whole = event(partitions, &of_all(40..85));
-    let part = event(partitions, &[(0, 30..90), (3, 40..80)]);
-    let behind = event(partitions, &[(0, 0..10)]);
-    tokio::join!(watch.deliver(&whole), watch.deliver(&part), watch.deliver(&whole), watch.deliver(&behind));
-    let (first, second) = (event(partitions, &of_all(80..100)), event(partitions, &of_all(85..100)));
-    tokio::join!(watch.deliver(&first), watch.deliver(&second));
+async fn concurrent(watch: &Watch, topics: &Topics) {
+    let payments = |parts: &[(usize, Range<usize>)]| topics.payments.event(parts);
+    let whole = payments(&of_all(40..85));
+    let part = payments(&[(0, 30..90), (3, 40..80)]);
+    let behind = payments(&[(0, 0..10)]);
+    let confirmations = topics.confirmations.share(40..85, RECORDS);
+    let deliver = |event| watch.deliver("parse", event);
+    tokio::join!(
+        deliver(&whole),
+        deliver(&part),
+        deliver(&whole),
+        deliver(&behind),
+        deliver(&confirmations),
+        deliver(&confirmations)
+    );
+    let (first, second) = (payments(&of_all(80..100)), payments(&of_all(85..100)));
+    let confirmations = topics.confirmations.share(80..100, RECORDS);
+    tokio::join!(deliver(&first), deliver(&second), deliver(&confirmations));
 }
 
 /// Nobody is told of new rows: the clock finds them.
-async fn wake_ups_lost(pipeline: &Pipeline, invoker: &AsyncInvoker, watch: &Watch, partitions: &[Vec<RawRecord>]) {
+async fn wake_ups_lost(pipeline: &Pipeline, invoker: &AsyncInvoker, watch: &Watch, topics: &Topics) {
     let before = read(&pipeline.heads().await, "dedup", "payments");
     invoker.lose(true);
-    watch.deliver(&event(partitions, &of_all(100..130))).await;
+    watch.deliver("parse", &topics.payments.event(&of_all(100..BLOCKED_FROM))).await;
+    watch.deliver("parse", &topics.confirmations.share(100..BLOCKED_FROM, RECORDS)).await;
     invoker.lose(false);
     assert_eq!(read(&pipeline.heads().await, "dedup", "payments"), before);
     pipeline.settle(watch).await;
     assert!(read(&pipeline.heads().await, "dedup", "payments") > before, "the clock sweeps lost wake-ups up");
 }
 
+/// The rules change while payments flow, by repeated and overlapping deliveries to two processes.
+async fn rules_change(watch: &Watch, topics: &Topics) {
+    let changes = |range: Range<usize>| topics.rules.event(&[(0, range)]);
+    let (early, late, all) = (changes(0..4), changes(1..6), changes(0..6));
+    let deliver = |event| watch.deliver("control", event);
+    tokio::join!(deliver(&early), deliver(&late), deliver(&all), deliver(&late));
+    deliver(&all).await;
+}
+
 /// The partitions are delivered one after the other, the last batches twice.
-async fn to_the_end(watch: &Watch, partitions: &[Vec<RawRecord>]) {
+async fn to_the_end(watch: &Watch, topics: &Topics) {
+    watch.deliver("parse", &topics.confirmations.share(BLOCKED_FROM..RECORDS, RECORDS)).await;
     for partition in [2, 0, 3, 1] {
-        watch.deliver(&event(partitions, &[(partition, 130..RECORDS)])).await;
+        watch.deliver("parse", &topics.payments.event(&[(partition, BLOCKED_FROM..RECORDS)])).await;
     }
-    watch.deliver(&event(partitions, &of_all(120..RECORDS))).await;
+    watch.deliver("parse", &topics.payments.event(&of_all(120..RECORDS))).await;
+    watch.deliver("parse", &topics.confirmations.share(120..RECORDS, RECORDS)).await;
+}
+
+/// The values of a field.
+fn values(lines: &[String], field: &str) -> BTreeSet<String> {
+    let records = lines.iter().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+    records.map(|record| record[field].to_string()).collect()
 }
 
 /// Commits of a stage.
@@ -180,10 +229,14 @@ fn assert_same(pipeline: &Pipeline, expected: &std::collections::BTreeMap<String
     }
 }
 
-/// The example of the documentation is an event as Lambda makes it: repeats, a broken record, a tombstone, odd headers.
+/// The examples of the documentation are events as Lambda makes them: repeats, a broken record, a tombstone, odd headers.
 #[test]
-fn the_example_event_is_understood() {
+fn the_example_events_are_understood() {
     let event = payguard_aws::event::KafkaEvent::from_json(include_bytes!("event.json")).expect("a Kafka event");
     assert_eq!((event.records.len(), event.record_count()), (2, 5));
     assert!(event.records["payments.raw-1"][1].value.is_none());
+    let event = payguard_aws::event::KafkaEvent::from_json(include_bytes!("rules.json")).expect("a Kafka event");
+    let messages = event.records["rules.config-0"].iter().filter_map(|record| record.value.as_deref());
+    let accepted = messages.map(|message| payguard_model::parse_rule_change(message).is_ok());
+    assert_eq!(accepted.collect::<Vec<_>>(), [true, false, true]);
 }

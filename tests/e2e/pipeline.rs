@@ -8,14 +8,18 @@ use std::time::{Duration, Instant};
 use payguard_aws::client::{EMBEDDED_ACCESS_KEY, EMBEDDED_REGION, EMBEDDED_SECRET_KEY};
 use payguard_aws::dynamo::DynamoLedger;
 use payguard_aws::usage::Usage;
-use payguard_engine::{Head, TaskId};
+use payguard_engine::ids::Seq;
+use payguard_engine::store::{Ledger, RowLimits};
+use payguard_engine::{Head, StageId, TaskId};
 use payguard_local::accounting;
 use payguard_local::embedded::{EmbeddedStack, StackOptions};
+use payguard_model::RuleConfig;
 use payguard_tests::Setup;
 use payguard_topology::config::variable;
-use payguard_topology::{Topology, progress};
+use payguard_topology::{Topology, progress, stage};
+use prost::Message;
 
-use crate::data::comparable;
+use crate::expected::{comparable, merchants_csv};
 use crate::watch::Watch;
 
 /// How often the clock is pushed while tasks are behind.
@@ -41,6 +45,7 @@ impl Pipeline {
         let client = stack.clients().dynamodb.clone();
         let ledger = DynamoLedger::new(client, stack.tables(), &setup.config.pipeline, usage);
         let dir = tempfile::tempdir().expect("a temporary folder");
+        std::fs::write(dir.path().join("merchants.csv"), merchants_csv()).expect("the folder can be written");
         Pipeline { stack, topology: setup.topology(), ledger, dir }
     }
 
@@ -65,11 +70,13 @@ impl Pipeline {
             ("PAYGUARD_STATE_TABLE", self.stack.tables().state.clone()),
             ("PAYGUARD_SEGMENT_BUCKET", self.stack.bucket().to_owned()),
             ("PAYGUARD_SINK", sink),
+            ("PAYGUARD_DIRECTORY", format!("file://{}", self.dir.path().join("merchants.csv").display())),
             ("PAYGUARD_REPORT_BATCH_ITEM_FAILURES", "true".to_owned()),
         ];
         let keys = [
             ("rules.velocity_max_payments", config.rules.velocity_max_payments.to_string()),
             ("rules.amount_spike_limit_minor", config.rules.amount_spike_limit_minor.to_string()),
+            ("source.partitions", config.source.partitions.to_string()),
             ("source.max_future_ms", config.source.max_future_ms.to_string()),
             ("engine.records_per_commit", "40".to_owned()),
             ("engine.inline_bytes", "200".to_owned()),
@@ -82,6 +89,16 @@ impl Pipeline {
     /// The heads of all tasks.
     pub(crate) async fn heads(&self) -> Vec<(TaskId, Head)> {
         progress::heads(&self.ledger, &self.topology).await.expect("the embedded ledger answers")
+    }
+
+    /// The rules of every version, in order.
+    pub(crate) async fn versions(&self) -> Vec<RuleConfig> {
+        let control = TaskId::shard(&StageId::new(stage::CONTROL), 0);
+        let rows = self.ledger.load_rows(&control, Seq(0), RowLimits { rows: 1_000 }).await;
+        let decided: Vec<_> =
+            rows.expect("the embedded ledger answers").into_iter().filter_map(|r| r.broadcast).collect();
+        assert!(decided.iter().map(|b| b.version).eq(1..=decided.len() as u64), "versions without gaps");
+        decided.into_iter().map(|b| RuleConfig::decode(b.value).expect("rules")).collect()
     }
 
     /// Looks at the heads, and now and then pushes the clock, until they are as wanted.

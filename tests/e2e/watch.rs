@@ -64,9 +64,9 @@ impl Watch {
         }
     }
 
-    /// Delivers records; all of them must be acknowledged.
-    pub(crate) async fn deliver(&self, event: &KafkaEvent) {
-        let answer = self.invoke("parse", event).await;
+    /// Delivers records to a function; all of them must be acknowledged.
+    pub(crate) async fn deliver(&self, function: &str, event: &KafkaEvent) {
+        let answer = self.invoke(function, event).await;
         let all_done = serde_json::json!({"batchItemFailures": []});
         assert_eq!((answer.status, &answer.body), (200, &all_done), "{}", self.last_lines());
     }

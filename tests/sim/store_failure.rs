@@ -11,9 +11,7 @@ use payguard_engine::{EngineError, TaskId};
 use payguard_model::ProcessingTime;
 use payguard_sim::{FaultPlan, OpKind, SimWorld};
 use payguard_tests::data::NOW_MS;
-use payguard_tests::{
-    Feed, Outputs, Pipeline, Restart, Setup, Shape, assert_same, records, run_to_end, seeds, undisturbed,
-};
+use payguard_tests::{Feed, Outputs, Pipeline, Restart, Setup, Shape, assert_same, run_to_end, seeds, undisturbed};
 
 const ALL: Budget = Budget { until: ProcessingTime(i64::MAX), commits: u32::MAX };
 

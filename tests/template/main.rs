@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use payguard_engine::StageId;
-use payguard_topology::config::RESERVED;
-use payguard_topology::{Config, StageKind, Topology, payguard};
+use payguard_topology::config::{RESERVED, variable};
+use payguard_topology::{Config, Stage, StageKind, Topology, payguard};
 use serde_yaml_ng::Value;
 
 /// Properties of SAM's MSK event source that exist.
@@ -34,14 +34,47 @@ const MSK_PROPERTIES: [&str; 19] = [
 /// MSK's own limit of a function's timeout, seconds.
 const LONGEST_TIMEOUT: u64 = 14 * 60;
 
+/// The template as it is deployed with one choice of parameters: conditions are resolved, what they leave out is gone.
 struct Template {
     root: Value,
+    /// The configuration of the functions that it makes.
+    config: Config,
 }
 
 impl Template {
+    /// The template with its defaults.
     fn read() -> Template {
+        Template::with(1, false)
+    }
+
+    /// The same for every choice that decides which resources there are.
+    fn all() -> Vec<Template> {
+        vec![Template::with(1, false), Template::with(8, false), Template::with(1, true), Template::with(8, true)]
+    }
+
+    fn with(salts: u32, database: bool) -> Template {
         let text = std::fs::read_to_string(workspace().join("template.yaml")).expect("template.yaml is readable");
-        Template { root: serde_yaml_ng::from_str(&text).expect("template.yaml is YAML") }
+        let mut root: Value = serde_yaml_ng::from_str(&text).expect("template.yaml is YAML");
+        let holds = |condition: &str| match condition {
+            "StatsAreSalted" => salts > 1,
+            "DirectoryIsDatabase" => database,
+            other => panic!("no condition {other} is known here"),
+        };
+        let conditions = set(root["Conditions"].as_mapping().into_iter().flatten().map(|(name, _)| self::text(name)));
+        for name in &conditions {
+            let _ = holds(name);
+        }
+        root["Parameters"]["StatsSalts"]["Default"] = salts.into();
+        root["Parameters"]["Directory"]["Default"] = if database { "postgres" } else { "seeded" }.into();
+        let root = resolved(&root, &holds).expect("a template");
+        let mut config = Config::default();
+        config.stats.salts = salts;
+        config.source.partitions = 4;
+        Template { root, config }
+    }
+
+    fn topology(&self) -> Topology {
+        payguard(&self.config)
     }
 
     fn resources(&self, kind: &str) -> BTreeMap<String, &Value> {
@@ -91,6 +124,24 @@ impl Template {
     }
 }
 
+/// A value without `!If`; `None` when nothing is left of it.
+fn resolved(value: &Value, holds: &impl Fn(&str) -> bool) -> Option<Value> {
+    match value {
+        Value::Tagged(tagged) if tagged.tag == "If" => {
+            let parts = tagged.value.as_sequence().expect("a condition and two values");
+            resolved(&parts[if holds(&text(&parts[0])) { 1 } else { 2 }], holds)
+        }
+        Value::Tagged(_) if text(value) == "Ref AWS::NoValue" => None,
+        Value::Sequence(items) => Some(Value::Sequence(items.iter().filter_map(|v| resolved(v, holds)).collect())),
+        Value::Mapping(fields) => {
+            let is_left_out = |v: &Value| v["Type"].is_string() && v["Condition"].as_str().is_some_and(|c| !holds(c));
+            let kept = fields.iter().filter(|(_, v)| !is_left_out(v));
+            Some(Value::Mapping(kept.filter_map(|(k, v)| Some((k.clone(), resolved(v, holds)?))).collect()))
+        }
+        other => Some(other.clone()),
+    }
+}
+
 /// A scalar as text; what an intrinsic function is given, behind its name (`Ref Topic`), except for `!Sub`.
 fn text(value: &Value) -> String {
     match value {
@@ -126,10 +177,6 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-fn topology() -> Topology {
-    payguard(&Config::default())
-}
-
 fn upstreams(topology: &Topology, stage: &StageId) -> BTreeSet<String> {
     topology.inputs(stage).map(|stream| stream.producer.to_string()).collect()
 }
@@ -140,9 +187,12 @@ fn set(names: impl IntoIterator<Item = String>) -> BTreeSet<String> {
 
 #[test]
 fn every_stage_has_a_function_that_runs_its_binary() {
-    let template = Template::read();
+    Template::all().iter().for_each(check_binaries);
+}
+
+fn check_binaries(template: &Template) {
     let functions = template.functions();
-    let stages = set(topology().stages.iter().map(|s| s.id.to_string()));
+    let stages = set(template.topology().stages.iter().map(|s| s.id.to_string()));
     assert_eq!(set(functions.keys().cloned()), stages);
     assert_eq!(template.resources("AWS::Serverless::Function").len(), stages.len(), "no binary runs twice");
     for (stage, function) in functions {
@@ -161,8 +211,9 @@ fn every_stage_has_a_function_that_runs_its_binary() {
 
 #[test]
 fn every_function_ends_before_its_event_source_gives_it_up_and_logs_to_a_group_that_is_kept_for_a_time() {
-    let template = Template::read();
+    let template = Template::with(8, true);
     let groups = template.resources("AWS::Logs::LogGroup");
+    assert_eq!(groups.len(), template.functions().len());
     for (stage, function) in template.functions() {
         let timeout = template.property(function, "Timeout").as_u64().expect("a timeout");
         assert!(timeout <= LONGEST_TIMEOUT, "{stage}: {timeout} s");
@@ -175,63 +226,145 @@ fn every_function_ends_before_its_event_source_gives_it_up_and_logs_to_a_group_t
 
 #[test]
 fn the_variables_of_every_function_are_known_to_it() {
-    let template = Template::read();
-    for (stage, function) in template.functions() {
-        let variables = template.variables(function);
-        Config::default().load(None, variables.clone(), &RESERVED, &[]).unwrap_or_else(|e| panic!("{stage}: {e}"));
-        for needed in ["PAYGUARD_LEDGER_TABLE", "PAYGUARD_STATE_TABLE", "PAYGUARD_SEGMENT_BUCKET"] {
-            assert!(variables.contains_key(needed), "{stage} has no {needed}");
+    for template in Template::all() {
+        let topology = template.topology();
+        for (stage, function) in template.functions() {
+            let variables = template.variables(function);
+            let config = Config::default().load(None, variables.clone(), &RESERVED, &[]);
+            let config = config.unwrap_or_else(|e| panic!("{stage}: {e}"));
+            assert_eq!(config, template.config, "{stage}");
+            for needed in ["PAYGUARD_LEDGER_TABLE", "PAYGUARD_STATE_TABLE", "PAYGUARD_SEGMENT_BUCKET"] {
+                assert!(variables.contains_key(needed), "{stage} has no {needed}");
+            }
+            for (name, _) in template.config.shards.by_stage() {
+                let name = variable(&format!("shards.{name}"));
+                assert!(variables.contains_key(&name), "{stage} has no {name}");
+            }
+            let kind = &topology.stage(&StageId::new(&stage)).expect("a stage").kind;
+            let mount = list(&function["Properties"]["FileSystemConfigs"]).first().map(|c| text(&c["LocalMountPath"]));
+            let sink = variables.get("PAYGUARD_SINK").and_then(|url| url.strip_prefix("file://")).map(str::to_owned);
+            assert_eq!(mount, sink, "{stage} writes where its file system is");
+            assert_eq!(mount.is_some(), *kind == StageKind::Sink, "{stage}");
         }
-        let kind = &topology().stage(&StageId::new(&stage)).expect("a stage").kind.clone();
-        let mount = list(&function["Properties"]["FileSystemConfigs"]).first().map(|c| text(&c["LocalMountPath"]));
-        let sink = variables.get("PAYGUARD_SINK").and_then(|url| url.strip_prefix("file://")).map(str::to_owned);
-        assert_eq!(mount, sink, "{stage} writes where its file system is");
-        assert_eq!(mount.is_some(), *kind == StageKind::Sink, "{stage}");
     }
 }
 
 #[test]
-fn the_topic_is_mapped_to_the_source_with_properties_that_exist() {
-    let template = Template::read();
-    for (stage, function) in template.functions() {
-        let events = function["Properties"]["Events"].as_mapping().into_iter().flatten();
-        let events: Vec<&Value> = events.map(|(_, event)| event).collect();
-        let kinds: Vec<String> = events.iter().map(|event| text(&event["Type"])).collect();
-        match topology().stage(&StageId::new(&stage)).map(|s| s.kind.clone()) {
-            Some(StageKind::Source { .. }) => assert_eq!(kinds, ["MSK"], "{stage}"),
-            Some(StageKind::Schedule) => {
-                assert_eq!(kinds, ["Schedule"], "{stage}");
-                assert_eq!(text(&events[0]["Properties"]["Schedule"]), "rate(1 minute)");
-            }
-            _ => assert!(kinds.is_empty(), "{stage} is only woken"),
+fn only_enrich_has_the_database_and_no_password_is_in_the_template() {
+    const DATABASE: [&str; 3] = ["PAYGUARD_DB_URL", "PAYGUARD_DB_USER", "PAYGUARD_DB_PASSWORD"];
+    for database in [false, true] {
+        let template = Template::with(1, database);
+        for (stage, function) in template.functions() {
+            let variables = template.variables(function);
+            let found = DATABASE.iter().filter(|name| variables.contains_key(**name)).count();
+            let asks = stage == "enrich";
+            assert_eq!(found, if asks && database { DATABASE.len() } else { 0 }, "{stage}");
+            assert_eq!(variables.contains_key("PAYGUARD_DIRECTORY"), asks, "{stage}");
+            let in_network = !function["Properties"]["VpcConfig"].is_null();
+            assert!(!asks || in_network == database, "{stage} is in the network of the database");
+            let interfaces = |s: &&Value| texts(&s["Action"]).contains("ec2:CreateNetworkInterface");
+            let polls = !function["Properties"]["Events"].is_null() && stage != "clock";
+            let may_join = template.statements(function).iter().any(interfaces);
+            assert_eq!(may_join, in_network || polls, "{stage}");
         }
     }
-    let source = template.functions()["parse"];
-    let mapping = source["Properties"]["Events"]["Payments"]["Properties"].as_mapping().expect("properties");
-    for name in mapping.keys().map(text) {
-        assert!(MSK_PROPERTIES.contains(&name.as_str()), "an MSK event source has no property {name}");
+    let template = Template::with(1, true);
+    let variables = template.variables(template.functions()["enrich"]);
+    assert_eq!(variables["PAYGUARD_DIRECTORY"], "postgres");
+    for (name, key) in [("PAYGUARD_DB_USER", "username"), ("PAYGUARD_DB_PASSWORD", "password")] {
+        let reference = format!("{{{{resolve:secretsmanager:${{DatabaseSecretArn}}:SecretString:{key}}}}}");
+        assert_eq!(variables[name], reference);
     }
-    let get = |name: &str| mapping.get(name).unwrap_or(&Value::Null);
-    assert_eq!(texts(get("FunctionResponseTypes")), set(["ReportBatchItemFailures".to_owned()]));
-    assert_eq!(template.variables(source)["PAYGUARD_REPORT_BATCH_ITEM_FAILURES"], "true", "answer and mapping agree");
-    assert_eq!(text(get("StartingPosition")), "TRIM_HORIZON", "LATEST loses records");
-    assert_eq!(text(get("ConsumerGroupId")), "Ref ConsumerGroupId", "otherwise a new mapping begins anew");
-    assert_eq!(text(get("BisectBatchOnFunctionError")), "true");
-    assert!(!text(&get("DestinationConfig")["OnFailure"]["Destination"]).is_empty());
-    assert_eq!(texts(get("Topics")), set(["Ref Topic".to_owned()]));
-    assert_eq!(template.variables(source)["PAYGUARD_SOURCE_TOPIC"], Config::default().source.topic);
-    assert!(get("MaximumRetryAttempts").as_u64().is_some_and(|n| n > 10 && n <= 10_000), "-1 would mean 10");
-    assert!(get("MaximumRecordAgeInSeconds").as_u64().is_some_and(|n| (60..=604_800).contains(&n)));
-    let pollers: BTreeSet<String> =
-        get("ProvisionedPollerConfig").as_mapping().expect("provisioned mode").keys().map(text).collect();
-    assert_eq!(pollers, set(["MaximumPollers".to_owned(), "MinimumPollers".to_owned()]));
+}
+
+/// The topics that are mapped to a function: name of the topic's variable and the mapping's properties.
+fn mappings(function: &Value) -> BTreeMap<String, &Value> {
+    let events = function["Properties"]["Events"].as_mapping().into_iter().flatten().map(|(_, event)| event);
+    let kafka = events.filter(|event| text(&event["Type"]) == "MSK").map(|event| &event["Properties"]);
+    kafka.map(|mapping| (text(list(&mapping["Topics"])[0]).replace("Ref ", ""), mapping)).collect()
+}
+
+#[test]
+fn topics_are_mapped_to_the_stages_that_read_them() {
+    let template = Template::read();
+    let defaults = |names: BTreeSet<String>| -> BTreeSet<String> {
+        names.iter().map(|name| text(&template.root["Parameters"][name.as_str()]["Default"])).collect()
+    };
+    for (stage, function) in template.functions() {
+        let events = function["Properties"]["Events"].as_mapping().into_iter().flatten();
+        let kinds: Vec<String> = events.map(|(_, event)| text(&event["Type"])).collect();
+        let mapped = mappings(function);
+        let topics = match &template.topology().stage(&StageId::new(&stage)).expect("a stage").kind {
+            StageKind::Source { topics } => set(topics.iter().map(|t| t.partitions.topic.clone())),
+            StageKind::Broadcast { topic } => set([topic.clone()]),
+            StageKind::Schedule => {
+                assert_eq!(kinds, ["Schedule"], "{stage}");
+                let minute = &function["Properties"]["Events"]["Minute"]["Properties"];
+                assert_eq!(text(&minute["Schedule"]), "rate(1 minute)");
+                continue;
+            }
+            StageKind::Operators | StageKind::Lookup | StageKind::Sink => BTreeSet::new(),
+        };
+        assert_eq!(kinds.len(), mapped.len(), "{stage}: nothing but topics");
+        assert_eq!(defaults(set(mapped.keys().cloned())), topics, "{stage}");
+        for mapping in mapped.values() {
+            assert_eq!(list(&mapping["Topics"]).len(), 1, "{stage}: a mapping has one topic");
+        }
+        // The role reads the mapped topics as the mapped groups, and no others.
+        let groups = set(mapped.values().map(|mapping| text(&mapping["ConsumerGroupId"]).replace("Ref ", "")));
+        for (action, kind, names) in [
+            ("kafka-cluster:ReadData", "topic", set(mapped.keys().cloned())),
+            ("kafka-cluster:AlterGroup", "group", groups),
+        ] {
+            let statements = template.statements(function);
+            let resources = statements.iter().filter(|s| texts(&s["Action"]).contains(action));
+            let resources: BTreeSet<String> = resources.flat_map(|s| list(&s["Resource"])).map(text).collect();
+            let expected = names.iter().map(|name| {
+                let account = "arn:${AWS::Partition}:kafka:${AWS::Region}:${AWS::AccountId}";
+                format!("{account}:{kind}/${{Name}}/${{Uuid}}/${{{name}}}")
+            });
+            assert_eq!(resources, set(expected), "{stage}");
+        }
+    }
+}
+
+#[test]
+fn mappings_of_topics_lose_nothing_and_have_properties_that_exist() {
+    let template = Template::read();
+    let mut groups = BTreeSet::new();
+    for (stage, function) in template.functions() {
+        for (topic, mapping) in mappings(function) {
+            for name in mapping.as_mapping().expect("properties").keys().map(text) {
+                assert!(MSK_PROPERTIES.contains(&name.as_str()), "an MSK event source has no property {name}");
+            }
+            let get = |name: &str| &mapping[name];
+            assert_eq!(texts(get("FunctionResponseTypes")), set(["ReportBatchItemFailures".to_owned()]));
+            let variables = template.variables(function);
+            assert_eq!(variables["PAYGUARD_REPORT_BATCH_ITEM_FAILURES"], "true", "answer and mapping agree");
+            assert_eq!(text(get("StartingPosition")), "TRIM_HORIZON", "LATEST loses records");
+            let group = text(get("ConsumerGroupId"));
+            assert!(group.starts_with("Ref "), "{stage}: otherwise a new mapping of {topic} begins anew");
+            let group = template.value(get("ConsumerGroupId"));
+            assert!(groups.insert(group.clone()), "{group} has the records of two mappings");
+            assert_eq!(text(get("BisectBatchOnFunctionError")), "true");
+            assert!(!text(&get("DestinationConfig")["OnFailure"]["Destination"]).is_empty());
+            assert!(get("MaximumRetryAttempts").as_u64().is_some_and(|n| n > 10 && n <= 10_000), "-1 would mean 10");
+            assert!(get("MaximumRecordAgeInSeconds").as_u64().is_some_and(|n| (60..=604_800).contains(&n)));
+            let pollers = get("ProvisionedPollerConfig").as_mapping().expect("provisioned mode").keys().map(text);
+            assert_eq!(set(pollers), set(["MaximumPollers".to_owned(), "MinimumPollers".to_owned()]));
+        }
+    }
+    assert_eq!(groups.len(), 3);
     assert_eq!(template.root["Parameters"]["BatchSize"]["MaxValue"].as_u64(), Some(10_000));
     assert_eq!(template.root["Parameters"]["BatchingWindowSeconds"]["MaxValue"].as_u64(), Some(300));
 }
 
 #[test]
 fn policies_name_exact_actions() {
-    let template = Template::read();
+    Template::all().iter().for_each(check_actions);
+}
+
+fn check_actions(template: &Template) {
     let mut roles = BTreeSet::new();
     for (stage, function) in template.functions() {
         assert!(roles.insert(text(&function["Properties"]["Role"])), "{stage} has a role of its own");
@@ -268,10 +401,14 @@ fn key_access(template: &Template, function: &Value) -> BTreeMap<String, BTreeSe
 
 #[test]
 fn a_function_writes_its_own_keys_and_reads_those_of_the_stages_before_it() {
-    let (template, topology) = (Template::read(), topology());
+    Template::all().iter().for_each(check_keys);
+}
+
+fn check_keys(template: &Template) {
+    let topology = template.topology();
     for stage in &topology.stages {
         let id = stage.id.to_string();
-        let access = key_access(&template, template.functions()[&id]);
+        let access = key_access(template, template.functions()[&id]);
         let get = |action: &str| access.get(action).cloned().unwrap_or_default();
         if stage.kind == StageKind::Schedule {
             assert_eq!(access, BTreeMap::from([("ledger:GetItem".to_owned(), set(["*".to_owned()]))]));
@@ -280,13 +417,16 @@ fn a_function_writes_its_own_keys_and_reads_those_of_the_stages_before_it() {
         let own = set([id.clone(), format!("{id}/*")]);
         let upstream = upstreams(&topology, &stage.id);
         let rows = set(upstream.iter().map(|u| format!("{u}/*")));
-        let sources = upstream
-            .iter()
-            .filter(|u| topology.stage(&StageId::new(u)).is_some_and(|s| matches!(s.kind, StageKind::Source { .. })));
-        let registries = set(sources.cloned());
+        let is_registered = |u: &&String| {
+            let kind = topology.stage(&StageId::new(u)).map(|s| &s.kind);
+            matches!(kind, Some(StageKind::Source { .. } | StageKind::Broadcast { .. }))
+        };
+        let registries = set(upstream.iter().filter(is_registered).cloned());
+        // The head of the task that decides the value.
+        let decided = set(topology.broadcasts.iter().filter(|b| b.0 == stage.id).map(|b| format!("{}/*", b.1)));
         assert_eq!(get("ledger:PutItem"), own, "{id}");
         assert_eq!(get("ledger:UpdateItem"), own, "{id}");
-        assert_eq!(get("ledger:GetItem"), &own | &registries, "{id}");
+        assert_eq!(get("ledger:GetItem"), &(&own | &registries) | &decided, "{id}");
         assert_eq!(get("ledger:DeleteItem"), BTreeSet::new(), "{id}");
         let (own_rows, own_state) = match stage.kind {
             StageKind::Operators => (own, set([format!("{id}#*")])),
@@ -301,7 +441,11 @@ fn a_function_writes_its_own_keys_and_reads_those_of_the_stages_before_it() {
 
 #[test]
 fn a_function_reads_and_writes_only_its_segments_and_wakes_only_its_consumers() {
-    let (template, topology) = (Template::read(), topology());
+    Template::all().iter().for_each(check_segments_and_wakes);
+}
+
+fn check_segments_and_wakes(template: &Template) {
+    let topology = template.topology();
     for stage in &topology.stages {
         let id = stage.id.to_string();
         let statements = template.statements(template.functions()[&id]);
@@ -317,12 +461,14 @@ fn a_function_reads_and_writes_only_its_segments_and_wakes_only_its_consumers() 
         assert_eq!(resources("s3:GetObject", segments), &own | &set(upstream.iter().map(|u| format!("{u}/*"))), "{id}");
         assert_eq!(resources("s3:PutObject", segments), written, "{id}");
         let consumers = set(topology.outputs(&stage.id).map(|stream| stream.consumer.to_string()));
-        let everyone = set(topology.stages.iter().filter(|s| s.id != stage.id).map(|s| s.id.to_string()));
+        // The clock has nothing to say to a stage that decides a value.
+        let is_woken = |s: &&Stage| !matches!(s.kind, StageKind::Broadcast { .. } | StageKind::Schedule);
+        let everyone = set(topology.stages.iter().filter(is_woken).map(|s| s.id.to_string()));
         let wakes = match stage.kind {
             StageKind::Schedule => everyone,
-            StageKind::Source { .. } => consumers,
+            StageKind::Source { .. } | StageKind::Broadcast { .. } => consumers,
             // A task whose time ends before its input wakes itself.
-            StageKind::Operators | StageKind::Sink => &consumers | &set([id.clone()]),
+            StageKind::Operators | StageKind::Lookup | StageKind::Sink => &consumers | &set([id.clone()]),
         };
         assert_eq!(resources("lambda:InvokeFunction", ":function:${FunctionPrefix}"), wakes, "{id}");
     }

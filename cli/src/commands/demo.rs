@@ -1,31 +1,39 @@
 //! `payguard demo`: generated payments through all stages, live.
 
-use std::io::IsTerminal;
+mod alerts;
+mod screen;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use payguard_aws::system::SystemClock;
+use payguard_engine::Broadcast;
 use payguard_engine::logic::SourceRecord;
 use payguard_engine::store::Clock;
+use payguard_engine::task::broadcast::Decided;
 use payguard_engine::task::source::{Backlog, SourceTask};
 use payguard_generator::PaymentSource;
 use payguard_local::runner::{LocalPipeline, Running};
-use payguard_model::{EventTime, FraudAlert};
-use payguard_sink_file::SinkObserver;
+use payguard_model::{EventTime, RuleConfig};
 use payguard_topology::{Config, progress};
+use prost::Message;
 
+use self::alerts::AlertWatch;
+use self::screen::Screen;
 use super::generate::LoadArgs;
-use super::{status, summary::Summary};
+use super::{rules, status, summary::Summary};
 use crate::Failure;
 use crate::config::ConfigArgs;
 use crate::session::Session;
-use crate::text::duration;
 
-/// Partitions of the generated topic.
+/// Partitions of each generated topic.
 const PARTITIONS: i32 = 4;
+/// What a card may spend within 10 minutes here, minor units.
+const AMOUNT_SPIKE_LIMIT_MINOR: i64 = 120_000;
+/// Half-way, the rules are changed like this.
+const RULE_CHANGE: &str = r#"{"blockedCountries":["XX"]}"#;
 /// Payments are made and sent this often.
 const TICK: Duration = Duration::from_millis(100);
 /// The table is drawn this often.
@@ -37,7 +45,7 @@ const REPORT: Duration = Duration::from_secs(5);
 #[command(
     mut_arg("dup", |arg| arg.default_value("0.02")),
     mut_arg("bad", |arg| arg.default_value("0.01")),
-    mut_arg("burst", |arg| arg.default_value("0.005")),
+    mut_arg("burst", |arg| arg.default_value("0.003")),
     mut_arg("card_testing", |arg| arg.default_value("0.002")),
     mut_arg("travel", |arg| arg.default_value("0.002"))
 )]
@@ -53,7 +61,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure> {
-    let config = config.load(Config::default())?;
+    let mut base = Config::default();
+    // Low enough that an emptied card shows.
+    base.rules.amount_spike_limit_minor = AMOUNT_SPIKE_LIMIT_MINOR;
+    let config = config.load(base)?;
     make_room(&args.out)?;
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(show(args, config))
 }
@@ -73,22 +84,26 @@ fn make_room(out: &Path) -> Result<(), Failure> {
 async fn show(args: &Args, config: Config) -> Result<ExitCode, Failure> {
     let screen = Screen::new()?;
     screen.print(&format!(
-        "{} payments a second for {} s: {:.0} % late, {:.0} % repeated, {:.0} % broken, now and then a burst of 25 on one card",
+        "{} payments a second for {} s: {:.0} % late, {:.0} % repeated, {:.0} % broken, 5 % never confirmed; now and then \
+         a burst of 25 on one card, a tested card, an impossible journey",
         args.load.rate,
         args.seconds,
         args.load.late * 100.0,
         args.load.dup * 100.0,
         args.load.bad * 100.0
     ));
-    let alerts = Arc::new(AlertWatch { screen: screen.clone(), delays: Mutex::default() });
-    let session = Session::open(config, None, &args.out, Some(alerts.clone())).await?;
+    let alerts = Arc::new(AlertWatch::new(screen.clone()));
+    let session = Session::open(config, None, &args.out, None, Some(alerts.clone())).await?;
     let pipeline = &session.pipeline;
-    let mut sources: Vec<SourceTask> = (0..PARTITIONS).map(|p| pipeline.source(p)).collect();
+    let mut topics = Topics::of(pipeline);
+    pipeline.control().begin().await?;
     let mut running = pipeline.start();
     let started = Instant::now();
-    let records = generate(args, pipeline, &mut sources, &screen, &mut running).await?;
-    screen.print("no more payments: closing the windows");
-    for source in &mut sources {
+    let records = generate(args, pipeline, &mut topics, &screen, &mut running).await?;
+    screen.print("no more payments: closing the windows; what is not confirmed by now never will be");
+    alerts.close();
+    pipeline.control().end().await?;
+    for source in topics.payments.iter_mut().chain(&mut topics.confirmations) {
         source.end().await?;
     }
     running.finished().await?;
@@ -101,11 +116,62 @@ async fn show(args: &Args, config: Config) -> Result<ExitCode, Failure> {
     Ok(if summary.discrepancies.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Makes payments and feeds them to the partitions in turn, as a producer without keys does.
+/// The tasks of the generated topics, and the next offset of every partition.
+struct Topics {
+    payments: Vec<SourceTask>,
+    confirmations: Vec<SourceTask>,
+    sent: [u64; 2],
+}
+
+/// Records for the partitions of a topic: offset and value.
+type Batches = Vec<Vec<(i64, String)>>;
+
+impl Topics {
+    fn of(pipeline: &LocalPipeline) -> Topics {
+        let confirmations = if pipeline.config.has_confirmations() {
+            (0..PARTITIONS).map(|p| pipeline.confirmations(p)).collect()
+        } else {
+            Vec::new()
+        };
+        Topics { payments: (0..PARTITIONS).map(|p| pipeline.payments(p)).collect(), confirmations, sent: [0; 2] }
+    }
+
+    /// Adds a record to the next partition of a topic, as a producer without keys does.
+    fn add(sent: &mut u64, batches: &mut Batches, value: &str) -> Result<(), Failure> {
+        let partitions = batches.len() as u64;
+        let (partition, offset) = ((*sent % partitions) as usize, i64::try_from(*sent / partitions)?);
+        batches[partition].push((offset, value.to_owned()));
+        *sent += 1;
+        Ok(())
+    }
+
+    /// Sends one tick's records.
+    async fn send(&mut self, generator: &mut PaymentSource, count: u64) -> Result<(), Failure> {
+        let now = SystemClock.now();
+        let mut payments: Batches = vec![Vec::new(); self.payments.len()];
+        let mut confirmations: Batches = vec![Vec::new(); self.confirmations.len()];
+        for _ in 0..count {
+            let record = generator.next_record(now.0);
+            Topics::add(&mut self.sent[0], &mut payments, record.line)?;
+            if let Some(confirmation) = record.confirmation
+                && !confirmations.is_empty()
+            {
+                Topics::add(&mut self.sent[1], &mut confirmations, confirmation)?;
+            }
+        }
+        let sources = self.payments.iter_mut().chain(&mut self.confirmations);
+        let feeds = sources.zip(payments.iter().chain(&confirmations));
+        let feeds = feeds.map(|(source, values)| feed(source, values, EventTime(now.0)));
+        futures_util::future::try_join_all(feeds).await?;
+        Ok(())
+    }
+}
+
+/// Makes payments and confirmations and feeds them to the partitions; returns how many of both.
 async fn generate(
     args: &Args,
     pipeline: &LocalPipeline,
-    sources: &mut [SourceTask],
+    topics: &mut Topics,
     screen: &Screen,
     running: &mut Running,
 ) -> Result<u64, Failure> {
@@ -113,19 +179,13 @@ async fn generate(
     let per_tick = (u64::from(args.load.rate) / 10).max(1);
     let ticks = args.seconds * 10;
     let mut timer = tokio::time::interval(TICK);
-    let (mut sent, mut drawn, mut reported) = (0, Instant::now(), Instant::now());
-    for _ in 0..ticks {
+    let (mut drawn, mut reported) = (Instant::now(), Instant::now());
+    for tick in 0..ticks {
         timer.tick().await;
-        let now = SystemClock.now();
-        let mut values: Vec<Vec<(i64, String)>> = vec![Vec::new(); sources.len()];
-        for _ in 0..per_tick {
-            let partition = (sent % sources.len() as u64) as usize;
-            let offset = i64::try_from(sent / sources.len() as u64)?;
-            values[partition].push((offset, generator.next(now.0).to_owned()));
-            sent += 1;
+        if tick == ticks / 2 {
+            change_rules(pipeline, screen).await?;
         }
-        let feeds = sources.iter_mut().zip(&values).map(|(source, values)| feed(source, values, EventTime(now.0)));
-        futures_util::future::try_join_all(feeds).await?;
+        topics.send(&mut generator, per_tick).await?;
         running.check()?;
         if drawn.elapsed() >= REDRAW {
             drawn = Instant::now();
@@ -133,11 +193,19 @@ async fn generate(
             screen.draw(&status::table(&rows, SystemClock.now().0));
             if screen.is_plain() && reported.elapsed() >= REPORT {
                 reported = Instant::now();
-                screen.print(&format!("{sent} payments sent"));
+                screen.print(&format!("{} payments sent", topics.sent[0]));
             }
         }
     }
-    Ok(sent)
+    Ok(topics.sent.iter().sum())
+}
+
+/// What an analyst does with `payguard rules set`.
+async fn change_rules(pipeline: &LocalPipeline, screen: &Screen) -> Result<(), Failure> {
+    if let Decided::Accepted(Broadcast { version, value }) = pipeline.control().send(RULE_CHANGE.as_bytes()).await? {
+        screen.print(&format!("RULES {}", rules::describe(version, &RuleConfig::decode(value)?)));
+    }
+    Ok(())
 }
 
 async fn feed(source: &mut SourceTask, values: &[(i64, String)], timestamp: EventTime) -> Result<(), Failure> {
@@ -154,78 +222,4 @@ async fn feed(source: &mut SourceTask, values: &[(i64, String)], timestamp: Even
         source.ingest(&records).await?;
     }
     Ok(())
-}
-
-/// Shows alerts as they become real and remembers how long that took.
-struct AlertWatch {
-    screen: Screen,
-    delays: Mutex<Vec<i64>>,
-}
-
-impl SinkObserver for AlertWatch {
-    fn on_record(&self, topic: &str, value: &[u8]) {
-        if topic != payguard_publish::ALERTS_TOPIC {
-            return;
-        }
-        let Ok(alert) = serde_json::from_slice::<FraudAlert>(value) else { return };
-        let delay = SystemClock.now().0 - alert.event_time_ms;
-        self.delays.lock().unwrap_or_else(PoisonError::into_inner).push(delay);
-        self.screen.print(&format!(
-            "ALERT {:12} card {} {} (visible {} after the payment)",
-            alert.rule_id,
-            alert.card_id,
-            alert.detail,
-            duration(delay)
-        ));
-    }
-}
-
-impl AlertWatch {
-    fn summary(&self) -> String {
-        let mut delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        delays.sort_unstable();
-        let at = |share: f64| delays.get(((delays.len() as f64 - 1.0) * share) as usize).copied().unwrap_or(0);
-        match delays.len() {
-            0 => "no alerts".to_owned(),
-            n => format!(
-                "{n} alerts, visible {} (median) and {} (slowest) after the payment",
-                duration(at(0.5)),
-                duration(at(1.0))
-            ),
-        }
-    }
-}
-
-/// A block of lines at the bottom of the terminal that is drawn anew, with other lines scrolling above it.
-#[derive(Clone)]
-struct Screen {
-    lines: MultiProgress,
-    block: ProgressBar,
-    plain: bool,
-}
-
-impl Screen {
-    fn new() -> Result<Screen, Failure> {
-        let lines = MultiProgress::new();
-        let block = lines.add(ProgressBar::new_spinner().with_style(ProgressStyle::with_template("{msg}")?));
-        Ok(Screen { lines, block, plain: !std::io::stderr().is_terminal() })
-    }
-
-    fn is_plain(&self) -> bool {
-        self.plain
-    }
-
-    fn print(&self, line: &str) {
-        if self.plain || self.lines.println(line).is_err() {
-            say!("{line}");
-        }
-    }
-
-    fn draw(&self, text: &str) {
-        self.block.set_message(text.to_owned());
-    }
-
-    fn clear(&self) {
-        self.block.finish_and_clear();
-    }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use payguard_local::bounded;
+use payguard_local::bounded::{self, Inputs};
 use payguard_local::file_source::FileSourceError;
 use payguard_topology::Config;
 use payguard_topology::config::AlignmentMode;
@@ -24,6 +24,15 @@ pub(crate) struct Args {
     /// Files of raw payments, one record a line; each file is a partition
     #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
     payments: Vec<PathBuf>,
+    /// File of confirmations; without it payments are not matched with any
+    #[arg(long, value_name = "FILE")]
+    confirmations: Option<PathBuf>,
+    /// File of changes of the rules, one a line, in force before the first payment
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+    /// File of merchants and their risks, .csv or .jsonl [default: the 50 generated merchants]
+    #[arg(long, value_name = "FILE")]
+    merchants: Option<PathBuf>,
     /// Folder for the outputs, one JSONL file per topic or table
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
@@ -38,19 +47,28 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure> {
     let mut base = Config::default();
     base.engine.alignment = AlignmentMode::Strict;
+    if args.confirmations.is_none() {
+        base.source.confirmations_topic.clear();
+    }
     let config = config.load(base)?;
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(process(args, config))
 }
 
 async fn process(args: &Args, config: Config) -> Result<ExitCode, Failure> {
     let mut bytes = 0;
-    for path in &args.payments {
+    for path in args.payments.iter().chain(&args.confirmations) {
         bytes += std::fs::metadata(path).map_err(|e| format!("{}: {e}", path.display()))?.len();
     }
-    let session = Session::open(config, args.state.as_deref(), &args.out, None).await?;
+    let merchants = args.merchants.as_deref();
+    let session = Session::open(config, args.state.as_deref(), &args.out, merchants, None).await?;
     let started = Instant::now();
     let bar = progress_bar(bytes)?;
-    let result = bounded::run(&session.pipeline, &args.payments, |bytes| bar.inc(bytes)).await;
+    let inputs = Inputs {
+        payments: args.payments.clone(),
+        confirmations: args.confirmations.clone(),
+        rules: args.rules.clone(),
+    };
+    let result = bounded::run(&session.pipeline, &inputs, |bytes| bar.inc(bytes)).await;
     bar.finish_and_clear();
     let lines = result.map_err(|error| advise(&error, args.state.is_some()))?;
     let heads = session.pipeline.heads().await?;

@@ -1,23 +1,21 @@
 //! `payguard status`: where every task stands.
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use payguard_aws::client::embedded_clients;
-use payguard_aws::dynamo::{DynamoLedger, Tables};
 use payguard_aws::system::SystemClock;
-use payguard_aws::usage::Usage;
-use payguard_engine::store::{Clock, Ledger};
-use payguard_local::embedded::{EmbeddedStack, StackError, StackOptions};
-use payguard_local::endpoints::Endpoints;
+use payguard_engine::store::Clock;
+use payguard_engine::task::{IN, OUT};
+use payguard_engine::{Head, TaskId};
+use payguard_local::accounting;
+use payguard_topology::payguard;
 use payguard_topology::progress::{self, Progress};
-use payguard_topology::{Config, Topology, payguard};
 
 use crate::Failure;
 use crate::config::ConfigArgs;
-use crate::text::print;
-use crate::text::{duration, grouped, time_of_day};
+use crate::session::on_folder;
+use crate::text::{duration, grouped, print, time_of_day};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -27,13 +25,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure> {
-    let config = config.load(Config::default())?;
-    if !args.state.is_dir() {
-        return Err(format!("{}: there is no such state folder", args.state.display()).into());
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let rows = runtime.block_on(read(&args.state, &config, &payguard(&config)))?;
+    let config = config.load_of(&args.state)?;
+    let topology = payguard(&config);
+    let heads = on_folder(&args.state, &config, async |env| Ok(progress::heads(&*env.ledger, &topology).await?))?;
+    let rows = progress::of(&topology, &heads);
     print(&table(&rows, SystemClock.now().0));
+    let counted = counters(&heads);
+    if !counted.is_empty() {
+        print(&format!("\n{counted}"));
+    }
     match progress::stuck(&rows, SystemClock.now()) {
         None => Ok(ExitCode::SUCCESS),
         Some(reason) => {
@@ -43,25 +43,25 @@ pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure>
     }
 }
 
-/// Reads the heads, through the process that has the folder open if there is one.
-async fn read(state: &Path, config: &Config, topology: &Topology) -> Result<Vec<Progress>, Failure> {
-    let ledger = |clients: &payguard_aws::client::Clients, tables: &Tables| -> Arc<dyn Ledger> {
-        Arc::new(DynamoLedger::new(clients.dynamodb.clone(), tables, &config.pipeline, Arc::new(Usage::default())))
-    };
-    let options = StackOptions { dir: Some(state.to_owned()), ..StackOptions::default() };
-    let found = match EmbeddedStack::start(options).await {
-        Ok(stack) => {
-            let found = progress::heads(&*ledger(stack.clients(), stack.tables()), topology).await;
-            stack.stop().await;
-            found
+/// What the operators counted, apart from what they read and wrote: one line per operator.
+pub(crate) fn counters(heads: &[(TaskId, Head)]) -> String {
+    let mut by_operator: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for (stage, counters) in accounting::totals(heads) {
+        for (name, count) in counters.iter().filter(|(name, count)| is_of_operator(name) && **count > 0) {
+            let (operator, what) = name.split_once('.').unwrap_or((name, ""));
+            let what = format!("{what} {}", grouped(*count));
+            by_operator.entry((stage.clone(), operator.to_owned())).or_default().push(what);
         }
-        Err(StackError::InUse { .. }) => {
-            let Endpoints { dynamodb, s3 } = Endpoints::read(state)?;
-            progress::heads(&*ledger(&embedded_clients(&dynamodb, &s3), &Tables::default()), topology).await
-        }
-        Err(error) => return Err(error.into()),
-    };
-    Ok(progress::of(topology, &found?))
+    }
+    let mut text = String::new();
+    for ((stage, operator), counts) in by_operator {
+        text.push_str(&format!("{stage:8} {operator:22} {}\n", counts.join(", ")));
+    }
+    text
+}
+
+fn is_of_operator(name: &str) -> bool {
+    ![IN, OUT, "task.", "source."].iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// One line per task.

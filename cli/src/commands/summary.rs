@@ -14,6 +14,24 @@ use serde_json::json;
 use crate::session::Session;
 use crate::text::{bytes, grouped};
 
+/// Stage and id of every rule.
+const RULES: [(&str, &str); 6] = [
+    (stage::RULES, "velocity"),
+    (stage::RULES, "blocked-country"),
+    (stage::RULES, "amount-spike"),
+    (stage::RULES, "card-testing"),
+    (stage::RULES, "impossible-travel"),
+    (stage::MATCH, "unconfirmed"),
+];
+/// Stage and name of the counters of late records that are dropped.
+const DROPPED: [(&str, &str); 5] = [
+    (stage::WINDOW, "merchant-stats-salted.too_late"),
+    (stage::RULES, "card-sequences.card_testing_late"),
+    (stage::RULES, "card-sequences.impossible_travel_late"),
+    (stage::MATCH, "join-confirmations.late_payments"),
+    (stage::MATCH, "join-confirmations.late_confirmations"),
+];
+
 /// The figures of a finished run.
 pub(crate) struct Summary {
     records: u64,
@@ -23,6 +41,11 @@ pub(crate) struct Summary {
     late_events: u64,
     late_firings: u64,
     sessions_dropped: u64,
+    /// Late records that other operators dropped, by operator and counter.
+    dropped: Vec<(String, u64)>,
+    alerts: Vec<(&'static str, u64)>,
+    lookups: u64,
+    lookup_failures: u64,
     outputs: Vec<(String, u64)>,
     out: PathBuf,
     elapsed: Duration,
@@ -50,12 +73,19 @@ impl Summary {
             late_events: count(stage::PARSE, "lateness-probe.late_events"),
             late_firings: count(stage::WINDOW, "merchant-stats-1m.late_firings"),
             sessions_dropped: count(stage::WINDOW, "card-sessions.late_dropped"),
+            dropped: DROPPED.iter().map(|(stage, name)| ((*name).to_owned(), count(stage, name))).collect(),
+            alerts: RULES.iter().map(|(stage, rule)| (*rule, count(stage, &format!("alerts.{rule}")))).collect(),
+            lookups: count(stage::ENRICH, "enrich-alerts.lookups"),
+            lookup_failures: count(stage::ENRICH, "enrich-alerts.lookup_failures"),
             outputs: vec![
                 (payguard_publish::ALERTS_TOPIC.to_owned(), written(stage::PUBLISH, stream::ALERTS)),
                 (payguard_totals::TABLE.to_owned(), written(stage::TOTALS, stream::MERCHANT_STATS)),
                 (payguard_publish::SESSIONS_TOPIC.to_owned(), written(stage::PUBLISH, stream::CARD_SESSIONS)),
                 (payguard_publish::DLQ_TOPIC.to_owned(), written(stage::PUBLISH, stream::REJECTED)),
                 (payguard_publish::LATE_TOPIC.to_owned(), written(stage::PUBLISH, stream::TOO_LATE)),
+                (payguard_publish::CONFIRMED_TOPIC.to_owned(), written(stage::PUBLISH, stream::CONFIRMED)),
+                (payguard_publish::PROFILES_TOPIC.to_owned(), written(stage::PUBLISH, stream::CARD_PROFILES)),
+                (payguard_publish::REJECTED_RULES_TOPIC.to_owned(), written(stage::PUBLISH, stream::REJECTED_RULES)),
             ],
             out: out.to_owned(),
             elapsed,
@@ -82,8 +112,16 @@ impl Summary {
             grouped(self.late_firings),
             grouped(self.sessions_dropped)
         );
+        for (counter, count) in self.dropped.iter().filter(|d| d.1 > 0) {
+            let _ = writeln!(text, "             {:>12}  {counter}", grouped(*count));
+        }
+        let alerts: Vec<String> =
+            self.alerts.iter().filter(|a| a.1 > 0).map(|(rule, count)| format!("{rule} {}", grouped(*count))).collect();
+        let _ = writeln!(text, "alerts: {}", if alerts.is_empty() { "none".to_owned() } else { alerts.join(", ") });
+        let (lookups, failures) = (grouped(self.lookups), grouped(self.lookup_failures));
+        let _ = writeln!(text, "merchants looked up: {lookups}, of these {failures} without an answer");
         let _ = writeln!(text, "written to {}", self.out.display());
-        for (topic, count) in &self.outputs {
+        for (topic, count) in self.outputs.iter().filter(|o| o.1 > 0) {
             let _ = writeln!(text, "  {:>12}  {topic}.jsonl", grouped(*count));
         }
         let per_record = self.usage.write_units / (self.records.max(1)) as f64;
@@ -119,6 +157,10 @@ impl Summary {
             "late_events": self.late_events,
             "late_firings": self.late_firings,
             "sessions_dropped": self.sessions_dropped,
+            "dropped": self.dropped.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
+            "alerts": self.alerts.iter().copied().collect::<std::collections::BTreeMap<_, _>>(),
+            "lookups": self.lookups,
+            "lookup_failures": self.lookup_failures,
             "outputs": outputs,
             "dynamodb_write_units": self.usage.write_units,
             "dynamodb_read_units": self.usage.read_units,

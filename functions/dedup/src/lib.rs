@@ -6,8 +6,8 @@ use payguard_engine::StageId;
 use payguard_engine::logic::{Collector, DecodeError, OperatorState, StageLogic};
 use payguard_engine::task::consumer::{Body, MakeBody};
 use payguard_engine::ttl_set::TtlSet;
-use payguard_model::EventTime;
 use payguard_model::view::PaymentView;
+use payguard_model::{EventTime, Payment};
 use payguard_operators::dedup::{self, Arrival, first_arrival};
 use payguard_operators::salted_stats::{salt_of, salted_key};
 use payguard_topology::{Config, Topology, stage, stream};
@@ -21,6 +21,8 @@ struct DedupStage {
     by_payment: Option<usize>,
     /// Salts of the merchant totals; 0: none.
     salts: u32,
+    /// What sessions need of the payment at hand; its text keeps its room from record to record.
+    session: Payment,
 }
 
 /// Makes the stage for a topology.
@@ -34,7 +36,8 @@ pub fn make(config: &Config, topology: &Topology) -> MakeBody {
     let salts = if config.is_salted() { config.stats.salts } else { 0 };
     Arc::new(move || {
         let seen = TtlSet::new(dedup::ID);
-        Body::Operators(Box::new(DedupStage { seen, by_card, by_merchant, for_sessions, by_payment, salts }))
+        let session = Payment::default();
+        Body::Operators(Box::new(DedupStage { seen, by_card, by_merchant, for_sessions, by_payment, salts, session }))
     })
 }
 
@@ -58,7 +61,12 @@ impl StageLogic for DedupStage {
             }
         }
         if let Some(output) = self.for_sessions {
-            out.emit_encoded(output, payment.card_id, time, payload);
+            // Sessions count and add up: card, amount and time are a fifth of a payment.
+            let session = &mut self.session;
+            session.card_id.clear();
+            session.card_id.push_str(payment.card_id);
+            (session.amount_minor, session.event_time_ms) = (payment.amount_minor, payment.event_time_ms);
+            out.emit(output, payment.card_id, time, session);
         }
         if let Some(output) = self.by_payment {
             out.emit_encoded(output, payment.payment_id, time, payload);

@@ -1,6 +1,9 @@
 //! Stage `enrich`: alerts get the risk of their merchant. It never fails: who is not known, or not answered in time, is
 //! `UNKNOWN`.
 
+#[cfg(feature = "lambda")]
+pub mod directory;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;

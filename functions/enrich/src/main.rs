@@ -6,7 +6,7 @@ use payguard_topology::stage;
 
 fn main() -> ExitCode {
     payguard_lambda::run(|function| {
-        let directory = function.options.open_directory()?;
+        let directory = payguard_enrich::directory::open(&std::env::vars().collect())?;
         Ok(function.consumer(stage::ENRICH, payguard_enrich::make(&function.topology, directory)))
     })
 }

@@ -20,6 +20,9 @@ struct MatchStage {
     /// Number of the input stream with payments; the other one has the confirmations.
     payments: Option<usize>,
     outputs: Outputs,
+    /// The record at hand, of either kind; its texts keep their room from record to record.
+    payment: MatchEvent,
+    confirmation: MatchEvent,
 }
 
 /// Where the outputs go.
@@ -47,25 +50,24 @@ pub fn make(config: &Config, topology: &Topology) -> MakeBody {
             unconfirmed: unconfirmed.map(KeyedRunner::new),
             payments,
             outputs,
+            payment: MatchEvent::Payment(Payment::default()),
+            confirmation: MatchEvent::Confirmation(PaymentConfirmation::default()),
         }))
     })
 }
 
 impl StageLogic for MatchStage {
     fn on_record(&mut self, stream: usize, payload: &[u8], out: &mut Collector) -> Result<(), DecodeError> {
-        let event = if Some(stream) == self.payments {
-            MatchEvent::Payment(Payment::decode(payload)?)
-        } else {
-            MatchEvent::Confirmation(PaymentConfirmation::decode(payload)?)
-        };
+        let event = if Some(stream) == self.payments { &mut self.payment } else { &mut self.confirmation };
+        read(event, payload)?;
         let (MatchEvent::Payment(Payment { payment_id, .. })
-        | MatchEvent::Confirmation(PaymentConfirmation { payment_id, .. })) = &event;
+        | MatchEvent::Confirmation(PaymentConfirmation { payment_id, .. })) = &*event;
         let outputs = self.outputs;
         if let Some(join) = &mut self.join {
-            join.process(payment_id, &event, out, &mut |out, time, pair| outputs.confirmed(&pair, time, out));
+            join.process(payment_id, event, out, &mut |out, time, pair| outputs.confirmed(&pair, time, out));
         }
         if let Some(rule) = &mut self.unconfirmed {
-            rule.process(payment_id, &event, out, &mut |out, time, alert| outputs.alert(alert, time, out));
+            rule.process(payment_id, event, out, &mut |out, time, alert| outputs.alert(alert, time, out));
         }
         Ok(())
     }
@@ -91,6 +93,21 @@ impl StageLogic for MatchStage {
         let unconfirmed = self.unconfirmed.as_mut().map(|r| r as &mut dyn OperatorState);
         join.into_iter().chain(unconfirmed).collect()
     }
+}
+
+/// Reads a record in place of the one before.
+fn read(event: &mut MatchEvent, payload: &[u8]) -> Result<(), DecodeError> {
+    match event {
+        MatchEvent::Payment(payment) => {
+            payment.clear();
+            payment.merge(payload)?;
+        }
+        MatchEvent::Confirmation(confirmation) => {
+            confirmation.clear();
+            confirmation.merge(payload)?;
+        }
+    }
+    Ok(())
 }
 
 impl Outputs {

@@ -208,7 +208,8 @@ impl Outputs {
         if let Some(rule) = RULE_IDS.into_iter().find(|rule| *rule == alert.rule_id) {
             out.count(ALERTS, rule, 1);
         }
-        let alert = alert.decided_by(&out.origin().task, out.origin().seq, out.watermark(), versioned.then_some(version));
+        let alert =
+            alert.decided_by(&out.origin().task, out.origin().seq, out.watermark(), versioned.then_some(version));
         out.emit(output, &alert.merchant_id, time, &alert);
     }
 

@@ -75,9 +75,11 @@ impl StageLogic for WindowStage {
         let outputs = self.outputs;
         if Some(stream) == self.by_merchant {
             match &mut self.totals {
-                Totals::Whole(totals) => totals.process(&payment.merchant_id, payment, out, &mut |out, time, output| {
-                    outputs.whole(output, time, out);
-                }),
+                Totals::Whole(totals) => {
+                    totals.process(&payment.merchant_id, payment, out, &mut |out, time, output| {
+                        outputs.whole(output, time, out);
+                    })
+                }
                 Totals::Salted(totals, salts) => {
                     let key = salted_key(&payment.merchant_id, salt_of(&payment.payment_id, *salts));
                     totals.process(&key, payment, out, &mut |out, time, output| outputs.salted(output, time, out));

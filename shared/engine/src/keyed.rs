@@ -11,12 +11,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use compact_str::CompactString;
-use hashbrown::HashMap;
-use hashbrown::hash_map::EntryRef;
+use hashbrown::{HashMap, HashSet};
 use payguard_model::{EventTime, KEY_GROUPS, ProcessingTime, key_group};
 use payguard_operators::{Context, KeyedOperator, TimerDomain, Timers};
 use prost::Message;
+use smol_str::SmolStr;
 use xxhash_rust::xxh3::xxh3_64;
 
 mod entry;
@@ -37,7 +36,23 @@ struct Slot<S> {
     timers: Timers,
     /// Whether the key is in `changed` already.
     changed: bool,
+    /// Whether a delta or a page has the key.
+    stored: bool,
 }
+
+impl<S: Default + PartialEq> Slot<S> {
+    fn new() -> Slot<S> {
+        Slot { state: S::default(), timers: Timers::default(), changed: false, stored: false }
+    }
+
+    /// Whether there is nothing to remember.
+    fn is_forgotten(&self) -> bool {
+        self.timers.is_empty() && self.state == S::default()
+    }
+}
+
+/// A key that changed, and whether a delta or a page has it: one that came and went in between leaves no trace.
+type Changed = (SmolStr, bool);
 
 /// Prefixes of pages by key group.
 type PagesByGroup = BTreeMap<u32, BTreeSet<u32>>;
@@ -45,14 +60,14 @@ type PagesByGroup = BTreeMap<u32, BTreeSet<u32>>;
 /// One operator with the state of all its keys.
 pub struct KeyedRunner<O: KeyedOperator> {
     operator: O,
-    slots: HashMap<CompactString, Slot<O::State>>,
+    slots: HashMap<SmolStr, Slot<O::State>>,
     /// May hold timers that were deleted since; a timer counts only if the key's set has it.
     event_timers: TimerQueue,
     processing_timers: TimerQueue,
     /// Keys changed since the last delta.
-    changed: Vec<CompactString>,
+    changed: Vec<Changed>,
     /// Key groups and prefixes changed since the last flush.
-    dirty: PagesByGroup,
+    dirty: HashSet<(u32, u32)>,
     dirty_bytes: usize,
     depth: BTreeMap<u32, u8>,
 }
@@ -62,7 +77,7 @@ pub type Emit<'a, Out> = dyn FnMut(&mut Collector, EventTime, Out) + 'a;
 
 /// The view of one key that its operator gets.
 struct KeyContext<'a, 'e, Out> {
-    key: &'a str,
+    key: &'a SmolStr,
     timers: &'a mut Timers,
     event_timers: &'a mut TimerQueue,
     processing_timers: &'a mut TimerQueue,
@@ -86,7 +101,7 @@ impl<Out> Context<Out> for KeyContext<'_, '_, Out> {
                 TimerDomain::EventTime => &mut *self.event_timers,
                 TimerDomain::ProcessingTime => &mut *self.processing_timers,
             };
-            queue.push(time, CompactString::from(self.key));
+            queue.push(time, self.key.clone());
         }
     }
 
@@ -113,7 +128,7 @@ impl<O: KeyedOperator> KeyedRunner<O> {
             event_timers: TimerQueue::default(),
             processing_timers: TimerQueue::default(),
             changed: Vec::new(),
-            dirty: BTreeMap::new(),
+            dirty: HashSet::new(),
             dirty_bytes: 0,
             depth: BTreeMap::new(),
         }
@@ -132,26 +147,38 @@ impl<O: KeyedOperator> KeyedRunner<O> {
 
     /// Handles one event of `key` at the collector's watermark.
     pub fn process(&mut self, key: &str, event: &O::Event, out: &mut Collector, emit: &mut Emit<'_, O::Output>) {
-        let mut slot = match self.slots.entry_ref(key) {
-            EntryRef::Occupied(slot) => slot,
-            EntryRef::Vacant(vacant) => {
-                vacant.insert_entry(Slot { state: O::State::default(), timers: Timers::default(), changed: false })
+        if let Some((held_key, slot)) = self.slots.get_key_value_mut(key) {
+            let mut context = KeyContext {
+                key: held_key,
+                timers: &mut slot.timers,
+                event_timers: &mut self.event_timers,
+                processing_timers: &mut self.processing_timers,
+                operator: O::ID,
+                out,
+                emit,
+            };
+            self.operator.on_event(key, event, &mut slot.state, &mut context);
+            mark(slot, held_key, &mut self.changed);
+            if slot.is_forgotten() {
+                self.slots.remove(key);
             }
-        };
-        let held = slot.get_mut();
+            return;
+        }
+        // Most new keys are kept, but what is forgotten at once never gets a place.
+        let (key, mut slot) = (SmolStr::new(key), Slot::new());
         let mut context = KeyContext {
-            key,
-            timers: &mut held.timers,
+            key: &key,
+            timers: &mut slot.timers,
             event_timers: &mut self.event_timers,
             processing_timers: &mut self.processing_timers,
             operator: O::ID,
             out,
             emit,
         };
-        self.operator.on_event(key, event, &mut held.state, &mut context);
-        mark(held, key, &mut self.changed);
-        if held.timers.is_empty() && held.state == O::State::default() {
-            slot.remove();
+        self.operator.on_event(&key, event, &mut slot.state, &mut context);
+        if !slot.is_forgotten() {
+            mark(&mut slot, &key, &mut self.changed);
+            self.slots.insert(key, slot);
         }
     }
 
@@ -184,7 +211,7 @@ impl<O: KeyedOperator> KeyedRunner<O> {
             };
             self.operator.on_timer(&key, domain, time, &mut slot.state, &mut context);
             mark(slot, &key, &mut self.changed);
-            if slot.timers.is_empty() && slot.state == O::State::default() {
+            if slot.is_forgotten() {
                 self.slots.remove(&key);
             }
         }
@@ -206,7 +233,7 @@ impl<O: KeyedOperator> KeyedRunner<O> {
 
     /// Takes an entry over, replacing what there is of its key.
     fn put(&mut self, entry: Entry) -> Result<(), DecodeError> {
-        let key = CompactString::from(&entry.key);
+        let key = SmolStr::from(&entry.key);
         let Some(state) = entry.state else {
             self.slots.remove(&key);
             return Ok(());
@@ -219,7 +246,7 @@ impl<O: KeyedOperator> KeyedRunner<O> {
             self.processing_timers.push(*time, key.clone());
         }
         let state = O::State::decode(&state[..])?;
-        self.slots.insert(key, Slot { state, timers, changed: false });
+        self.slots.insert(key, Slot { state, timers, changed: false, stored: true });
         Ok(())
     }
 
@@ -230,7 +257,7 @@ impl<O: KeyedOperator> KeyedRunner<O> {
     fn touch(&mut self, key: &str, bytes: usize) {
         let group = key_group(key, KEY_GROUPS).0;
         let prefix = prefix(key, self.depth_of(group));
-        self.dirty.entry(group).or_default().insert(prefix);
+        self.dirty.insert((group, prefix));
         self.dirty_bytes += bytes;
     }
 
@@ -278,7 +305,7 @@ impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
 
     fn take_delta(&mut self) -> Vec<u8> {
         let mut delta = Vec::new();
-        for key in std::mem::take(&mut self.changed) {
+        for (key, stored) in std::mem::take(&mut self.changed) {
             let before = delta.len();
             match self.slots.get_mut(&key) {
                 Some(slot) => {
@@ -286,8 +313,10 @@ impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
                     if !std::mem::take(&mut slot.changed) {
                         continue;
                     }
+                    slot.stored = true;
                     entry::write(&mut delta, &key, Some((&slot.state, &slot.timers)));
                 }
+                None if !stored => continue,
                 None => entry::write::<O::State>(&mut delta, &key, None),
             }
             let bytes = delta.len() - before;
@@ -323,7 +352,7 @@ impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
             self.depth.insert(group, depth);
             if pages.iter().any(|p| p.1 < depth) {
                 // A flush stopped half-way through a split: the next one writes all pages of the group.
-                self.dirty.insert(group, (0..1u32 << depth).collect());
+                self.dirty.extend((0..1u32 << depth).map(|prefix| (group, prefix)));
             }
             for entry in entries.into_values() {
                 self.put(entry)?;
@@ -334,7 +363,10 @@ impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
 
     fn take_dirty_pages(&mut self, _seq: u64) -> DirtyPages {
         let mut result = DirtyPages::default();
-        let mut wanted = std::mem::take(&mut self.dirty);
+        let mut wanted = PagesByGroup::new();
+        for (group, prefix) in self.dirty.drain() {
+            wanted.entry(group).or_default().insert(prefix);
+        }
         self.dirty_bytes = 0;
         while !wanted.is_empty() {
             let pages = self.pages(&wanted);
@@ -365,10 +397,10 @@ impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
     }
 }
 
-fn mark<S>(slot: &mut Slot<S>, key: &str, changed: &mut Vec<CompactString>) {
+fn mark<S>(slot: &mut Slot<S>, key: &SmolStr, changed: &mut Vec<Changed>) {
     if !slot.changed {
         slot.changed = true;
-        changed.push(CompactString::from(key));
+        changed.push((key.clone(), slot.stored));
     }
 }
 

@@ -59,7 +59,7 @@ pub struct Collector {
     builder: SegmentBuilder,
     counters: Counters,
     watermark: EventTime,
-    /// What records emitted now are stamped with: the watermark, or just below it while timers fire.
+    /// What the consumers' watermark is when they handle what is emitted now.
     stamp: EventTime,
     now: ProcessingTime,
     origin: Origin,
@@ -87,7 +87,7 @@ impl Collector {
         &self.origin
     }
 
-    /// The watermark the task has reached: the stamp of what is emitted now, unless timers fire.
+    /// The watermark the task has reached.
     #[must_use]
     pub fn watermark(&self) -> EventTime {
         self.watermark
@@ -105,11 +105,11 @@ impl Collector {
         self.stamp = self.watermark;
     }
 
-    /// Moves the watermark to the time of timers that fire now. What they emit goes out before the watermark does, as
-    /// it may bear their time and would be late for its readers otherwise: its stamp is a millisecond less.
+    /// Moves the watermark to the time of a timer that is due. What the timer emits comes before that watermark:
+    /// consumers are told of it afterwards, so that a window's result is not late for a window of theirs.
     pub fn advance_to_timer(&mut self, time: EventTime) {
-        self.stamp = self.watermark.max(time.minus(1));
         self.watermark = self.watermark.max(time);
+        self.stamp = self.stamp.max(time.minus(1));
     }
 
     /// Emits a message to output stream number `output`, to the consumer shard that owns `key`.

@@ -149,10 +149,9 @@ impl SegmentBuilder {
 /// Appends `raw`, compressed when that pays, and describes where it went.
 fn append(bytes: &mut Vec<u8>, raw: &[u8]) -> Slice {
     let offset = bytes.len();
-    let packed = if raw.len() >= COMPRESS_FROM { lz4_flex::block::compress(raw) } else { Vec::new() };
-    if !packed.is_empty() && packed.len() < raw.len() {
-        bytes.put_slice(&packed);
-    } else {
+    let packed = if raw.len() >= COMPRESS_FROM { compress(bytes, raw) } else { 0 };
+    if packed == 0 || packed >= raw.len() {
+        bytes.truncate(offset);
         bytes.put_slice(raw);
     }
     let stored = &bytes[offset..];
@@ -163,6 +162,15 @@ fn append(bytes: &mut Vec<u8>, raw: &[u8]) -> Slice {
         crc: crc32fast::hash(stored),
         ..Slice::default()
     }
+}
+
+/// Appends the LZ4 block of `raw` and returns its length; 0 when it has none.
+fn compress(bytes: &mut Vec<u8>, raw: &[u8]) -> usize {
+    let offset = bytes.len();
+    bytes.resize(offset + lz4_flex::block::get_maximum_output_size(raw.len()), 0);
+    let packed = lz4_flex::block::compress_into(raw, &mut bytes[offset..]).unwrap_or(0);
+    bytes.truncate(offset + packed);
+    packed
 }
 
 /// Checks a slice's bytes against the index and unpacks them.

@@ -29,6 +29,11 @@ pub const IN: &str = "in.";
 /// Counters of records emitted begin with this, the stream's name follows.
 pub const OUT: &str = "out.";
 
+/// Counter of the milliseconds a task spent on its batches, commits included.
+pub const BUSY_MS: &str = "task.busy_ms";
+/// Counter of the milliseconds it waited for input between them, while it was warm.
+pub const WAITED_MS: &str = "task.waited_ms";
+
 /// What tasks are run with.
 #[derive(Clone)]
 pub struct Env {

@@ -5,20 +5,20 @@
 
 use std::collections::BTreeMap;
 
-use compact_str::CompactString;
+use smol_str::SmolStr;
 
 /// Timers by (time, key). May hold timers that were deleted since; it never loses one.
 #[derive(Debug, Default)]
 pub(crate) struct TimerQueue {
-    waiting: BTreeMap<i64, Vec<CompactString>>,
+    waiting: BTreeMap<i64, Vec<SmolStr>>,
     /// Keys of `firing_at` that have not fired yet, the next one last.
-    firing: Vec<CompactString>,
+    firing: Vec<SmolStr>,
     firing_at: i64,
 }
 
 impl TimerQueue {
     /// Adds a timer.
-    pub(crate) fn push(&mut self, time: i64, key: CompactString) {
+    pub(crate) fn push(&mut self, time: i64, key: SmolStr) {
         self.waiting.entry(time).or_default().push(key);
     }
 
@@ -29,7 +29,7 @@ impl TimerQueue {
     }
 
     /// Takes the earliest timer at or before `due`: by time, then by key, those included that were set meanwhile.
-    pub(crate) fn pop_due(&mut self, due: i64) -> Option<(i64, CompactString)> {
+    pub(crate) fn pop_due(&mut self, due: i64) -> Option<(i64, SmolStr)> {
         let waiting = self.waiting.first_key_value().map(|(time, _)| *time).filter(|time| *time <= due);
         match waiting {
             Some(time) if self.firing.is_empty() => self.fire(time),
@@ -66,7 +66,7 @@ mod tests {
             let mut queue = TimerQueue::default();
             let mut model = Vec::new();
             for (time, key) in pushes {
-                queue.push(time, CompactString::from(key.to_string()));
+                queue.push(time, SmolStr::from(key.to_string()));
                 model.push((time, key.to_string()));
             }
             model.sort();

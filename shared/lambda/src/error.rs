@@ -32,6 +32,9 @@ pub enum StartError {
     /// The sink cannot be opened.
     #[error(transparent)]
     Sink(#[from] payguard_engine::StoreError),
+    /// The directory of merchants cannot be opened.
+    #[error("the directory of merchants cannot be opened: {0}")]
+    Directory(Box<dyn std::error::Error + Send + Sync>),
     /// The asynchronous runtime cannot be made.
     #[error("the asynchronous runtime does not start: {0}")]
     Tokio(#[from] std::io::Error),

@@ -12,6 +12,7 @@ use payguard_aws::event::{StageEvent, time_left};
 use payguard_aws::lambda::{LambdaWaker, clients_from_env};
 use payguard_aws::system::{RandomAttempts, SystemClock};
 use payguard_aws::{S3Segments, Usage};
+use payguard_engine::logic::BroadcastLogic;
 use payguard_engine::store::Clock;
 use payguard_engine::task::consumer::MakeBody;
 use payguard_engine::task::source::MakeSource;
@@ -21,6 +22,7 @@ use payguard_topology::{Config, Topology, payguard};
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
+use crate::broadcast::BroadcastHost;
 use crate::consumer::ConsumerHost;
 use crate::error::{HostError, StartError};
 use crate::options::Options;
@@ -84,6 +86,13 @@ impl Function {
     #[must_use]
     pub fn source(&self, stage: &str, make: MakeSource) -> SourceHost {
         let host = SourceHost::new(self.topology.clone(), self.env.clone(), stage, make);
+        host.report_batch_item_failures(self.options.report_batch_item_failures)
+    }
+
+    /// The host of a stage that decides a broadcast value.
+    #[must_use]
+    pub fn broadcast(&self, stage: &str, logic: Arc<dyn BroadcastLogic>) -> BroadcastHost {
+        let host = BroadcastHost::new(self.topology.clone(), self.env.clone(), stage, logic);
         host.report_batch_item_failures(self.options.report_batch_item_failures)
     }
 

@@ -51,6 +51,15 @@ pub(crate) async fn guarded<T, E: ToString>(work: impl Future<Output = Result<T,
     }
 }
 
+/// The same, given up after `time`.
+pub(crate) async fn within<T, E: ToString>(
+    time: Duration,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, String> {
+    let outcome = tokio::time::timeout(time, guarded(work)).await;
+    outcome.unwrap_or_else(|_| Err(format!("not done after {time:?}")))
+}
+
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
     match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(text), _) => text,

@@ -1,28 +1,87 @@
-//! What tasks are run with, over the embedded stores.
+//! What tasks are run with, over the embedded stores: those of this process, or of the one that has the folder open.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use payguard_aws::dynamo::{DynamoLedger, DynamoStateTable};
+use payguard_aws::Clients;
+use payguard_aws::client::embedded_clients;
+use payguard_aws::dynamo::{DynamoLedger, DynamoStateTable, Tables};
 use payguard_aws::s3::S3Segments;
 use payguard_aws::system::{RandomAttempts, SystemClock};
 use payguard_aws::usage::Usage;
 use payguard_engine::task::Env;
 use payguard_topology::Config;
 
-use crate::embedded::EmbeddedStack;
+use crate::embedded::{BUCKET, EmbeddedStack, StackError, StackOptions};
+use crate::endpoints::Endpoints;
 use crate::runner::LocalWaker;
 
 /// The stores of `stack`, the machine's clock and random attempt ids; what they consume is counted in `usage`.
 #[must_use]
 pub fn env(stack: &EmbeddedStack, config: &Config, usage: &Arc<Usage>) -> Env {
-    let (clients, tables, pipeline) = (stack.clients(), stack.tables(), config.pipeline.as_str());
+    env_of(stack.clients(), stack.tables(), config, usage)
+}
+
+fn env_of(clients: &Clients, tables: &Tables, config: &Config, usage: &Arc<Usage>) -> Env {
+    let pipeline = config.pipeline.as_str();
     Env {
         ledger: Arc::new(DynamoLedger::new(clients.dynamodb.clone(), tables, pipeline, usage.clone())),
         state: Arc::new(DynamoStateTable::new(clients.dynamodb.clone(), tables, pipeline, usage.clone())),
-        segments: Arc::new(S3Segments::new(clients, stack.bucket(), pipeline, usage.clone())),
+        segments: Arc::new(S3Segments::new(clients, BUCKET, pipeline, usage.clone())),
         waker: Arc::new(LocalWaker::default()),
         clock: Arc::new(SystemClock),
         attempts: Arc::new(RandomAttempts),
         settings: config.settings(),
+    }
+}
+
+/// The stores of a state folder.
+pub struct Connection {
+    /// For looking at tasks, and for deciding rules.
+    pub env: Env,
+    stack: Option<EmbeddedStack>,
+}
+
+/// The stores of a state folder cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The stores do not start.
+    #[error(transparent)]
+    Stack(#[from] StackError),
+    /// Another process has the folder open and does not say where its stores listen.
+    #[error("the process that has the state folder open does not say where its stores listen: {0}")]
+    Endpoints(#[from] std::io::Error),
+}
+
+impl Connection {
+    /// Opens a folder; one that another process works on is used through that process.
+    ///
+    /// # Errors
+    /// When neither is possible.
+    pub async fn open(dir: &Path, config: &Config) -> Result<Connection, ConnectError> {
+        let usage = Arc::new(Usage::default());
+        let options = StackOptions { dir: Some(dir.to_owned()), ..StackOptions::default() };
+        match EmbeddedStack::start(options).await {
+            Ok(stack) => Ok(Connection { env: env(&stack, config, &usage), stack: Some(stack) }),
+            Err(StackError::InUse { .. }) => {
+                let Endpoints { dynamodb, s3 } = Endpoints::read(dir)?;
+                let clients = embedded_clients(&dynamodb, &s3);
+                Ok(Connection { env: env_of(&clients, &Tables::default(), config, &usage), stack: None })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether another process works on the folder.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.stack.is_none()
+    }
+
+    /// Closes what was opened.
+    pub async fn close(self) {
+        if let Some(stack) = self.stack {
+            stack.stop().await;
+        }
     }
 }

@@ -18,8 +18,8 @@ pub use json::{to_json, write_json};
 pub use key_group::{KEY_GROUPS, KeyGroup, key_group};
 pub use parse::{ParsePolicy, Reason, UnknownFields, parse_confirmation, parse_payment, raw_text};
 pub use record::{
-    CardProfile, CardProfileOf, CardSession, ConfirmedPayment, MerchantPart, MerchantStats, Payment, PaymentConfirmation,
-    RejectedRecord, RejectedRule,
+    CardProfile, CardProfileOf, CardSession, ConfirmedPayment, MerchantPart, MerchantStats, Payment,
+    PaymentConfirmation, RejectedRecord, RejectedRule,
 };
 pub use rule_config::{RuleChange, RuleConfig, RuleRefusal, parse_rule_change};
 pub use time::{EventTime, ProcessingTime};

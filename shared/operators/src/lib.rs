@@ -39,4 +39,4 @@ mod model_tests;
 pub use bucket_rule::RuleState;
 pub use confirmation_join::MatchEvent;
 pub use minute_windows::{WindowTotal, WindowTotals};
-pub use operator::{Context, KeyedOperator, TimerDomain, Timers};
+pub use operator::{Context, KeyedOperator, TimerDomain, Timers, Times};

@@ -1,6 +1,7 @@
 //! The contract between an operator and whatever runs it.
 
 use payguard_model::{EventTime, ProcessingTime};
+use smallvec::SmallVec;
 
 /// The scale a timer is set on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -13,14 +14,17 @@ pub enum TimerDomain {
 
 /// The timers of one key: a set, so that registering the same time again changes nothing.
 ///
-/// Sorted ascending; short by design (one timer per bucket or window), hence a vector.
+/// Sorted ascending; short by design (one timer per bucket or window), hence vectors, the shortest ones in place.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Timers {
     /// Event-time timers in milliseconds, ascending.
-    pub event: Vec<i64>,
+    pub event: Times,
     /// Processing-time timers in milliseconds, ascending.
-    pub processing: Vec<i64>,
+    pub processing: Times,
 }
+
+/// Times of timers, milliseconds.
+pub type Times = SmallVec<[i64; 2]>;
 
 impl Timers {
     /// The timers of one domain, ascending.
@@ -62,7 +66,7 @@ impl Timers {
         self.event.is_empty() && self.processing.is_empty()
     }
 
-    fn of_mut(&mut self, domain: TimerDomain) -> &mut Vec<i64> {
+    fn of_mut(&mut self, domain: TimerDomain) -> &mut Times {
         match domain {
             TimerDomain::EventTime => &mut self.event,
             TimerDomain::ProcessingTime => &mut self.processing,

@@ -11,7 +11,11 @@ use toml::{Table, Value};
 use crate::payguard::operator;
 
 /// Variables that are not keys of the configuration: they say where a process finds stores, sink and neighbours.
-pub const RESERVED: [&str; 6] = [
+pub const RESERVED: [&str; 10] = [
+    "PAYGUARD_DB_PASSWORD",
+    "PAYGUARD_DB_URL",
+    "PAYGUARD_DB_USER",
+    "PAYGUARD_DIRECTORY",
     "PAYGUARD_FUNCTION_PREFIX",
     "PAYGUARD_LEDGER_TABLE",
     "PAYGUARD_REPORT_BATCH_ITEM_FAILURES",
@@ -26,7 +30,7 @@ pub const RESERVED: [&str; 6] = [
 pub struct Config {
     /// Name of the deployment; prefixes every key in every store.
     pub pipeline: String,
-    /// Operators to run: ids, or `all`, or `core` (without card sessions).
+    /// Operators to run: ids, or `all`, or `core` (merchant totals and the rules that count).
     pub operators: Vec<String>,
     /// Language of alert details: `en` or `ru`.
     pub detail_language: String,
@@ -280,7 +284,8 @@ impl Config {
     #[must_use]
     pub fn has_operator(&self, id: &str) -> bool {
         let possible = !operator::WITH_CONFIRMATIONS.contains(&id) || !self.source.confirmations_topic.is_empty();
-        possible && self.operators.iter().any(|o| o == "all" || o == id || (o == "core" && operator::CORE.contains(&id)))
+        possible
+            && self.operators.iter().any(|o| o == "all" || o == id || (o == "core" && operator::CORE.contains(&id)))
     }
 
     /// Whether payments are matched with confirmations.

@@ -4,9 +4,16 @@ use payguard_engine::StageId;
 use payguard_engine::input::TopicPartitions;
 use payguard_engine::merge::Alignment;
 use payguard_operators::{
-    KeyedOperator, amount_spike::AmountSpikeRule, blocked_country, card_profile::CardProfiles,
-    card_sessions::CardSessionWindow, confirmation_join::ConfirmationJoin, dedup, merchant_stats::MerchantStatsWindow,
-    salted_stats::{CombineParts, SaltedStatsWindow}, unconfirmed::UnconfirmedRule,
+    KeyedOperator,
+    amount_spike::AmountSpikeRule,
+    blocked_country,
+    card_profile::CardProfiles,
+    card_sessions::CardSessionWindow,
+    confirmation_join::ConfirmationJoin,
+    dedup,
+    merchant_stats::MerchantStatsWindow,
+    salted_stats::{CombineParts, SaltedStatsWindow},
+    unconfirmed::UnconfirmedRule,
     velocity::VelocityRule,
 };
 
@@ -163,7 +170,8 @@ fn stages(config: &Config) -> Vec<Stage> {
     let totals = if salted { SaltedStatsWindow::ID } else { MerchantStatsWindow::ID };
     let windows = [totals, CardSessionWindow::ID];
     let sequences = [operator::CARD_TESTING, operator::IMPOSSIBLE_TRAVEL];
-    let rules = [VelocityRule::ID, blocked_country::ID, AmountSpikeRule::ID, sequences[0], sequences[1], CardProfiles::ID];
+    let rules =
+        [VelocityRule::ID, blocked_country::ID, AmountSpikeRule::ID, sequences[0], sequences[1], CardProfiles::ID];
     let pairs = [ConfirmationJoin::ID, UnconfirmedRule::ID];
     let shards = &config.shards;
     let parse = StageKind::Source { topics: source_topics(config) };

@@ -116,7 +116,9 @@ fn behind(watermark: EventTime, newest: EventTime) -> Option<i64> {
 #[must_use]
 pub fn rows_waiting(topology: &Topology, heads: &[(TaskId, Head)], task: &TaskId, head: &Head) -> u64 {
     let Some(plan) = topology.plan(task) else { return 0 };
-    let upstream = |other: &TaskId| plan.upstreams.iter().any(|u| u.stage == other.stage);
+    let upstream = |other: &TaskId| {
+        plan.upstreams.iter().any(|u| u.stage == other.stage && u.tasks(vec![other.clone()]).contains(other))
+    };
     heads
         .iter()
         .filter(|(other, _)| upstream(other))

@@ -1,9 +1,9 @@
 //! What deltas and pages hold of a key.
 
-use compact_str::CompactString;
-use payguard_operators::Timers;
+use payguard_operators::{Timers, Times};
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
+use smol_str::SmolStr;
 
 use super::SPLIT_BYTES;
 
@@ -31,7 +31,7 @@ pub(super) struct Entries {
 
 impl Entry {
     /// The entry of a key that is held.
-    pub(super) fn of<S: Message>(key: &CompactString, state: &S, timers: &Timers) -> Entry {
+    pub(super) fn of<S: Message>(key: &SmolStr, state: &S, timers: &Timers) -> Entry {
         Entry {
             key: key.to_string(),
             state: Some(state.encode_to_vec()),
@@ -59,7 +59,7 @@ pub(super) fn timers(event: &[i64], processing: &[i64]) -> Timers {
 /// A delta has an entry for nearly every record, so this is a hot path.
 pub(super) fn write<S: Message>(bytes: &mut Vec<u8>, key: &str, held: Option<(&S, &Timers)>) {
     let state_len = held.map(|(state, _)| state.encoded_len());
-    let (event, processing) = held.map_or((&[][..], &[][..]), |(_, t)| (&t.event, &t.processing));
+    let (event, processing) = held.map_or((&[][..], &[][..]), |(_, t)| (&t.event[..], &t.processing[..]));
     let (event_len, processing_len) = (steps_len(event), steps_len(processing));
     let len = field_len(key.len(), key.is_empty())
         + state_len.map_or(0, |len| field_len(len, false))
@@ -106,7 +106,7 @@ fn steps(times: &[i64]) -> impl Iterator<Item = i64> {
     times.iter().map(move |t| t.wrapping_sub(std::mem::replace(&mut last, *t)))
 }
 
-fn undo_steps(steps: &[i64]) -> Vec<i64> {
+fn undo_steps(steps: &[i64]) -> Times {
     let mut last = 0i64;
     let times = steps.iter().map(|s| {
         last = last.wrapping_add(*s);
@@ -132,9 +132,11 @@ mod tests {
         ) {
             let (mut written, mut expected) = (Vec::new(), Entries::default());
             for (key, state) in held {
-                let state = state.map(|(text, event, processing)| (text, Timers { event, processing }));
+                let state = state.map(|(text, event, processing)| {
+                    (text, Timers { event: Times::from_vec(event), processing: Times::from_vec(processing) })
+                });
                 write(&mut written, &key, state.as_ref().map(|(text, timers)| (text, timers)));
-                let key = CompactString::from(key);
+                let key = SmolStr::from(key);
                 expected.entries.push(match &state {
                     Some((text, timers)) => Entry::of(&key, text, timers),
                     None => Entry { key: key.to_string(), ..Entry::default() },

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ids::StageId;
+use crate::logic::Origin;
 use crate::page::PageAddress;
 use crate::segment::SegmentBuilder;
 

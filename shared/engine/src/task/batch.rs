@@ -32,8 +32,8 @@ pub(super) fn collector(plan: &TaskPlan, head: &Head, watermark: EventTime, now:
 
 /// Moves the watermark to `to`, stopping at every timer on the way.
 ///
-/// A timer's outputs carry the last millisecond before the timer as their stamp, whatever steps the watermark came in:
-/// so they do not depend on how the input was cut into batches, and reach their readers before the timer's time does.
+/// A timer's outputs carry the moment before its time as their stamp, whatever steps the watermark came in: so they do
+/// not depend on how the input was cut into batches.
 pub(super) fn advance(logic: &mut dyn StageLogic, to: EventTime, out: &mut Collector) {
     if to <= out.watermark() {
         return;

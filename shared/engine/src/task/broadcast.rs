@@ -89,6 +89,14 @@ impl BroadcastTask {
         Ok(())
     }
 
+    /// The offset up to which a partition's records are decided about (-1: none).
+    ///
+    /// # Errors
+    /// When the ledger fails.
+    pub async fn position(&self, partition: &InputId) -> Result<i64, EngineError> {
+        Ok(position(&self.head().await?, partition))
+    }
+
     /// Decides about a message that comes from no partition, after all that were decided before.
     ///
     /// # Errors

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use payguard_model::{EventTime, ProcessingTime};
 
-use super::IN;
 use super::batch::{self, Batch};
 use super::committer::{Proposal, commit, wake_consumers};
 use super::flush::{dirty_bytes, flush};
 use super::recover::{apply_rows, load_state};
 use super::retry::patiently;
+use super::{BUSY_MS, IN, WAITED_MS};
 use super::{Budget, Env, Report, TaskPlan};
 use crate::commit::CommitOutcome;
 use crate::error::EngineError;
@@ -63,6 +63,32 @@ struct Live {
     flushed_seq: u64,
     /// Version of the broadcast value the body has.
     pinned: u64,
+    load: Load,
+}
+
+/// Time spent and time waited since the last commit: told with the next one.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    busy_ms: i64,
+    waited_ms: i64,
+    rested_at: ProcessingTime,
+}
+
+impl Load {
+    /// Takes a batch in that began at `began` and ended at `ended`.
+    fn worked(&mut self, began: ProcessingTime, ended: ProcessingTime) {
+        self.waited_ms += began.since(self.rested_at);
+        self.busy_ms += ended.since(began);
+        self.rested_at = ended;
+    }
+
+    /// The counters for a commit.
+    fn counters(&self) -> impl Iterator<Item = (String, u64)> {
+        let counts = [(BUSY_MS, self.busy_ms), (WAITED_MS, self.waited_ms)];
+        counts
+            .into_iter()
+            .filter_map(|(name, ms)| Some((name.to_owned(), u64::try_from(ms).ok().filter(|ms| *ms > 0)?)))
+    }
 }
 
 impl ConsumerTask {
@@ -121,7 +147,12 @@ impl ConsumerTask {
             }
             let (_, broadcast) = futures_util::future::try_join(self.fetch(live), self.read_broadcast()).await?;
             self.pin(live, broadcast)?;
+            let began = self.env.clock.now();
             let Some((outcome, batch, row)) = self.step(live).await? else { return Ok(Work::Done) };
+            if outcome.is_mine() {
+                live.load = Load { busy_ms: 0, waited_ms: 0, rested_at: live.load.rested_at };
+            }
+            live.load.worked(began, self.env.clock.now());
             match outcome {
                 CommitOutcome::Committed | CommitOutcome::AlreadyMine => {
                     report.commits += 1;
@@ -172,6 +203,7 @@ impl ConsumerTask {
         for (stream, records) in &batch.by_stream {
             proposal.counters.insert(format!("{IN}{stream}"), *records);
         }
+        proposal.counters.extend(live.load.counters());
         if !worth_committing(live, &proposal, &batch, now) {
             return Ok(None);
         }
@@ -223,6 +255,7 @@ impl ConsumerTask {
             flushed_at: env.clock.now(),
             flushed_seq: 0,
             pinned: 0,
+            load: Load { busy_ms: 0, waited_ms: 0, rested_at: env.clock.now() },
         };
         live.flushed_seq = live.head.flushed_seq;
         match &mut live.body {

@@ -24,8 +24,9 @@ fn settings(owner: &str) -> Settings {
 }
 
 fn host(world: &SimWorld, make: Option<MakeBody>) -> ConsumerHost {
-    let topology = Arc::new(payguard(&Config::default()));
-    let make = make.unwrap_or_else(|| payguard_dedup::make(&topology));
+    let config = Config::default();
+    let topology = Arc::new(payguard(&config));
+    let make = make.unwrap_or_else(|| payguard_dedup::make(&config, &topology));
     ConsumerHost::new(topology, world.env(settings("here")), "dedup", make)
 }
 

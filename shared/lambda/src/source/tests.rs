@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use payguard_aws::event::{KafkaRecord, NO_TIMESTAMP};
 use payguard_engine::logic::{Collector, SourceLogic};
 use payguard_engine::task::Settings;
+use payguard_model::EventTime;
 use payguard_sim::faults::OpKind;
 use payguard_sim::{FaultPlan, SimWorld};
 use payguard_topology::{Config, payguard};

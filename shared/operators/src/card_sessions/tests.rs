@@ -97,13 +97,13 @@ fn lesson_6_a_payment_late_for_its_session_is_counted() {
 #[test]
 fn lesson_6_timers_of_merged_sessions_are_deleted() {
     let mut harness = run(&[Pay(1, 1_000), Pay(2, 50_000)]);
-    assert_eq!(harness.timers("c1").unwrap().event, [30_999, 79_999]);
+    assert_eq!(harness.timers("c1").unwrap().event[..], [30_999, 79_999]);
     harness.process("c1", &payment("p", "c1", "m1", 4, 25_000));
-    assert_eq!(harness.timers("c1").unwrap().event, [79_999], "the bridged sessions leave one timer");
+    assert_eq!(harness.timers("c1").unwrap().event[..], [79_999], "the bridged sessions leave one timer");
     harness.process("c1", &payment("p", "c1", "m1", 8, 60_000));
-    assert_eq!(harness.timers("c1").unwrap().event, [89_999], "the timer moves with the last payment");
+    assert_eq!(harness.timers("c1").unwrap().event[..], [89_999], "the timer moves with the last payment");
     harness.process("c1", &payment("p", "c1", "m1", 16, 60_000));
-    assert_eq!(harness.timers("c1").unwrap().event, [89_999]);
+    assert_eq!(harness.timers("c1").unwrap().event[..], [89_999]);
 }
 
 #[test]

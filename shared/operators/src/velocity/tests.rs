@@ -89,7 +89,7 @@ fn lesson_7_buckets_are_evicted_by_one_timer_of_event_time() {
     for (id, t) in [("p1", 1_000), ("p2", 2_000), ("p3", 3_000)] {
         harness.process("c1", &payment_on_card(id, "c1", t));
     }
-    assert_eq!(harness.timers("c1").unwrap().event, [70_000]);
+    assert_eq!(harness.timers("c1").unwrap().event[..], [70_000]);
     harness.advance_watermark(EventTime(69_999));
     assert_eq!(harness.timer_count(TimerDomain::EventTime), 1);
     harness.advance_watermark(EventTime(200_000));

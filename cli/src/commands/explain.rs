@@ -1,0 +1,99 @@
+//! `payguard explain`: how an alert came about, from the ledger.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use payguard_engine::input::read_slice;
+use payguard_engine::segment::SliceReader;
+use payguard_engine::store::RowLimits;
+use payguard_engine::task::Env;
+use payguard_engine::{Seq, StageId, TaskId};
+use payguard_model::{Decision, FraudAlert};
+use payguard_topology::{Config, Topology, payguard, stage, stream};
+use prost::Message;
+use serde_json::json;
+
+use crate::Failure;
+use crate::config::ConfigArgs;
+use crate::session::on_folder;
+use crate::text::date_time;
+
+/// Rows of a log that are read at once.
+const ROWS_PER_READ: u32 = 256;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Id of the alert, for example velocity:3d7afcf2-701e-3e1b-be95-6415e9444aa4
+    #[arg(value_name = "ALERT_ID")]
+    alert: String,
+    /// Folder with the durable state, of a run that goes on or has ended
+    #[arg(long, value_name = "DIR")]
+    state: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure> {
+    let config = config.load_of(&args.state)?;
+    let topology = payguard(&config);
+    let found = on_folder(&args.state, &config, async |env| find(env, &topology, &args.alert).await)?;
+    let Some(alert) = found else {
+        return Err(format!("{}: no such alert in the log of {}", args.alert, stage::ENRICH).into());
+    };
+    let decision = alert.decision.clone().unwrap_or_default();
+    if args.json {
+        say!("{}", json!({ "alert": alert, "decision": decision }));
+    } else {
+        say!("{}", in_words(&alert, &decision, &config));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Looks through the alerts that `enrich` has committed; a log row tells where its alerts are, nothing else is read.
+async fn find(env: &Env, topology: &Topology, id: &str) -> Result<Option<FraudAlert>, Failure> {
+    let enrich = StageId::new(stage::ENRICH);
+    let shards = topology.stage(&enrich).map_or(0, |s| s.shards);
+    for task in (0..shards).map(|shard| TaskId::shard(&enrich, shard)) {
+        let mut after = Seq(0);
+        loop {
+            let rows = env.ledger.load_rows(&task, after, RowLimits { rows: ROWS_PER_READ }).await?;
+            let Some(last) = rows.last() else { break };
+            after = Seq(last.seq);
+            for row in &rows {
+                for slice in row.slices.iter().filter(|slice| slice.stream == stream::ALERTS) {
+                    let bytes = read_slice(&*env.segments, &task, row, slice).await?;
+                    let mut records = SliceReader::new(bytes, slice.count)?;
+                    while let Some(record) = records.take()? {
+                        let alert = FraudAlert::decode(record.payload)?;
+                        if alert.alert_id == id {
+                            return Ok(Some(alert));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn in_words(alert: &FraudAlert, decision: &Decision, config: &Config) -> String {
+    let mut lines = vec![
+        format!("{}: {}", alert.rule_id, alert.detail),
+        format!("  card      {} at merchant {} (risk {})", alert.card_id, alert.merchant_id, alert.merchant_risk),
+        format!("  payment   {} of {}", alert.payment_id, date_time(alert.event_time_ms)),
+        format!(
+            "  read as   offset {} of partition {} of {}",
+            decision.source_offset, decision.source_partition, config.source.topic
+        ),
+        format!("  decided   by {} in its commit {}", decision.task, decision.seq),
+        format!("  watermark {}", date_time(decision.watermark_ms)),
+    ];
+    if let Some(version) = decision.rule_version {
+        let name = if version == 0 { "the defaults".to_owned() } else { format!("version {version}") };
+        lines.push(format!("  rules     {name} (see `payguard rules history`)"));
+    }
+    lines.extend(decision.facts.iter().map(|fact| format!("  because   {} = {}", fact.name, fact.value)));
+    lines.extend(decision.payments.iter().zip(1..).map(|(id, n)| format!("  pattern   {n}. payment {id}")));
+    lines.join("\n")
+}
