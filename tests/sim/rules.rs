@@ -281,7 +281,8 @@ async fn two_hundred_versions_during_a_run_have_one_order_and_every_alert_is_rig
             let (mut expected, mut found) = (recomputed(&world, &setup, shard, &versions), decided(&world, shard));
             check_pins(&world, &TaskId::shard(&StageId::new(stage::RULES), shard));
             used += expected.iter().map(|(_, version)| version).collect::<BTreeSet<_>>().len();
-            (expected.sort(), found.sort());
+            expected.sort();
+            found.sort();
             assert_eq!(found, expected, "SIM_SEEDS={seed} shard {shard}");
             alerts += found.len();
         }
@@ -289,7 +290,8 @@ async fn two_hundred_versions_during_a_run_have_one_order_and_every_alert_is_rig
         let topic = payguard_publish::REJECTED_RULES_TOPIC;
         let outputs = Outputs::of(&world);
         let mut rejected: Vec<String> = outputs.publish.iter().filter(|r| r.topic == topic).map(raw).collect();
-        (refused.sort(), rejected.sort());
+        refused.sort();
+        rejected.sort();
         assert_eq!(rejected, refused, "SIM_SEEDS={seed}");
     }
     assert!(alerts > 1_000 && used > 500, "{alerts} alerts under {used} versions");
