@@ -66,6 +66,8 @@ pub struct Confirmation {
     pub record: RawRecord,
     /// The watermark.
     pub bound: EventTime,
+    /// How many payments had come before it.
+    pub after: usize,
 }
 
 /// Confirmations of most of these payments, offsets from 0: some in time, some too late, some before their payment,
@@ -107,6 +109,7 @@ pub fn confirmations(seed: u64, payments: &[RawRecord]) -> Vec<Confirmation> {
     let confirmation = |(offset, (after, text)): (i64, (usize, Vec<u8>))| Confirmation {
         record: RawRecord { offset, timestamp: None, value: Some(text) },
         bound: watermarks[after],
+        after,
     };
     (0..).zip(arrivals).map(confirmation).collect()
 }

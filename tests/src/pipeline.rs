@@ -354,6 +354,29 @@ impl Pipeline {
         Ok(())
     }
 
+    /// Delivers one record after the other in the order of their arrival, each through all stages, as it is live.
+    ///
+    /// Meant for [`AlignmentMode::Off`]: every stage then takes the records as they came.
+    ///
+    /// # Errors
+    /// The first error of an invocation.
+    pub async fn drive_as_it_came(&mut self, feed: &Feed) -> Result<(), EngineError> {
+        let mut feed = feed.in_batches(1);
+        // How far the payments were is seen live and need not be told.
+        feed.confirmations.iter_mut().for_each(|c| c.bound = EventTime::MAX);
+        self.begin(&feed).await?;
+        while feed.has_more() {
+            let is_next = |c: &Confirmation| c.after <= feed.acknowledged[0];
+            if feed.confirmations.get(feed.confirmed).is_some_and(is_next) {
+                self.confirm(&mut feed).await?;
+            } else {
+                self.deliver(&mut feed, 0).await?;
+            }
+            self.run_consumers().await?;
+        }
+        self.finish().await
+    }
+
     /// Delivers the next batch of partition `p`.
     ///
     /// # Errors

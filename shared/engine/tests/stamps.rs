@@ -26,6 +26,29 @@ fn the_watermark_of_a_batch_never_goes_back_and_neither_do_stamps() {
     assert_eq!(stamps, [10, 30, 30]);
 }
 
+/// What a timer emits may bear the timer's time; a reader whose time had come there would drop it.
+#[test]
+fn what_a_timer_emits_comes_before_the_timers_time() {
+    let mut out = Collector::new(SegmentBuilder::new([("s", 1)]), EventTime(10), ProcessingTime(0), Origin::default());
+    let emit = |out: &mut Collector| out.emit(0, "k", EventTime(0), &Payment::default());
+    // A timer in the past, one in the next millisecond, two later ones; then records again.
+    for time in [3, 11, 20, 25] {
+        out.advance_to_timer(EventTime(time));
+        assert_eq!(out.watermark(), EventTime(time.max(10)), "the operators' time");
+        emit(&mut out);
+    }
+    out.advance(EventTime(25));
+    emit(&mut out);
+    let segment = out.finish().0.finish(&[]);
+    let slice = &segment.slices[0];
+    let mut reader = SliceReader::new(open(slice, &segment.bytes).expect("whole"), slice.count).expect("records");
+    let mut stamps = Vec::new();
+    while let Some(record) = reader.take().expect("a record") {
+        stamps.push(record.stamp.0);
+    }
+    assert_eq!(stamps, [10, 10, 19, 24, 25]);
+}
+
 #[test]
 fn two_streams_of_one_producer_are_read_in_the_order_of_emission_where_their_stamps_are_equal() {
     let id = TaskId::shard(&StageId::new("up"), 0).to_string();

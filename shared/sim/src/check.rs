@@ -50,6 +50,14 @@ pub(crate) fn check_commit(log: &TaskLog, head: &Head, row: &CommitRow) -> Resul
     if row.watermark_ms < before.watermark_ms || row.watermark_ms != head.watermark_ms {
         return Err(format!("INV-3: watermark {} follows {}", row.watermark_ms, before.watermark_ms));
     }
+    if row.pinned < before.pinned || row.pinned != head.pinned {
+        return Err(format!("a batch under version {} follows one under {}", row.pinned, before.pinned));
+    }
+    let version = |broadcast: &Option<payguard_engine::Broadcast>| broadcast.as_ref().map_or(0, |b| b.version);
+    let expected = version(&before.broadcast) + u64::from(row.broadcast.is_some());
+    if row.broadcast.as_ref().is_some_and(|b| b.version != expected) || version(&head.broadcast) != expected {
+        return Err(format!("version {} is in force after {}", version(&head.broadcast), version(&before.broadcast)));
+    }
     if head.flushed_seq < before.flushed_seq || head.flushed_seq > head.seq {
         return Err(format!("INV-4: flushed {} follows {}", head.flushed_seq, before.flushed_seq));
     }
@@ -123,7 +131,11 @@ impl World {
         Ok(taken)
     }
 
-    pub(crate) fn slice_bytes(&self, row: &CommitRow, slice: &Slice) -> Result<Bytes, String> {
+    /// The records of a slice, checked and decompressed.
+    ///
+    /// # Errors
+    /// When they are missing or damaged.
+    pub fn slice_bytes(&self, row: &CommitRow, slice: &Slice) -> Result<Bytes, String> {
         let segment = match &row.segment {
             None => Bytes::new(),
             Some(SegmentLocation::Inline(bytes)) => bytes.clone(),

@@ -123,8 +123,10 @@ impl World {
         if let Err(violation) = check_commit(log, &head, &row) {
             self.violations.push(format!("{task} seq {}: {violation}", row.seq));
         }
-        log.rows.insert(row.seq, row);
+        let seq = row.seq;
+        log.rows.insert(seq, row);
         log.head = Some(head);
+        self.commits.push((task.clone(), seq));
         Ok(CommitReply::Committed)
     }
 }

@@ -56,6 +56,8 @@ pub struct World {
     pub plan: FaultPlan,
     /// Operations so far: executor and kind.
     pub trace: Vec<(usize, OpKind)>,
+    /// Every commit in the order in which they were made: task and seq.
+    pub commits: Vec<(TaskId, u64)>,
     /// Broken invariants, noticed while it happened.
     pub violations: Vec<String>,
     pub(crate) now_ms: i64,
