@@ -12,7 +12,7 @@ use payguard_engine::StageId;
 use payguard_engine::logic::{Collector, SourceLogic, SourceRecord};
 use payguard_engine::task::source::MakeSource;
 use payguard_model::parse::raw_text;
-use payguard_model::{EventTime, ParsePolicy, Payment, Reason, RejectedRecord, parse_payment};
+use payguard_model::{EventTime, ParsePolicy, Payment, Reason, RejectedRecord, parse_payment_into};
 use payguard_operators::lateness::LatenessProbe;
 use payguard_topology::{Config, Topology, stage, stream};
 
@@ -34,6 +34,8 @@ struct ParseStage {
     probe: LatenessProbe,
     /// The partition whose records these are.
     partition: u32,
+    /// The payment at hand; its texts keep their room from record to record.
+    payment: Payment,
 }
 
 /// Makes the stage for a configuration.
@@ -49,7 +51,8 @@ pub fn make(config: &Config, topology: &Topology) -> MakeSource {
         Some((topic, _)) if topic == confirmations_topic => Box::new(confirmations),
         partition => {
             let partition = partition.and_then(|(_, number)| u32::try_from(number).ok()).unwrap_or(0);
-            Box::new(ParseStage { policy, payments, rejected, probe: LatenessProbe::default(), partition })
+            let (probe, payment) = (LatenessProbe::default(), Payment::default());
+            Box::new(ParseStage { policy, payments, rejected, probe, partition, payment })
         }
     })
 }
@@ -60,10 +63,10 @@ impl SourceLogic for ParseStage {
             out.count(PARSE, "tombstones", 1);
             return None;
         };
-        match parse_payment(raw, out.now(), &self.policy) {
-            Ok(mut payment) => {
-                (payment.source_partition, payment.source_offset) = (self.partition, record.offset);
-                Some(self.accept(&payment, out))
+        match parse_payment_into(raw, out.now(), &self.policy, &mut self.payment) {
+            Ok(()) => {
+                (self.payment.source_partition, self.payment.source_offset) = (self.partition, record.offset);
+                Some(self.accept(out))
             }
             Err(reason) => self.reject(raw, reason, record.timestamp, out),
         }
@@ -79,7 +82,8 @@ impl SourceLogic for ParseStage {
 }
 
 impl ParseStage {
-    fn accept(&mut self, payment: &Payment, out: &mut Collector) -> EventTime {
+    fn accept(&mut self, out: &mut Collector) -> EventTime {
+        let payment = &self.payment;
         let time = EventTime(payment.event_time_ms);
         out.count(PARSE, "accepted", 1);
         // Late payments go on unchanged; the probe only measures them.

@@ -85,8 +85,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            records_per_commit: 10_000,
-            bytes_per_commit: 4 << 20,
+            records_per_commit: 30_000,
+            bytes_per_commit: 6 << 20,
             inline_bytes: 8 << 10,
             rows_ahead: 4,
             flush_every_ms: 15_000,

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use payguard_model::{EventTime, ParsePolicy, ProcessingTime, parse_payment};
+use payguard_model::{EventTime, ParsePolicy, Payment, ProcessingTime, parse_payment_into};
 use payguard_operators::watermark::BoundedOutOfOrderness;
 
 use crate::file_source::{Chunk, FileSourceError, Lines};
@@ -25,6 +25,7 @@ pub struct ArrivalClock {
     generator: BoundedOutOfOrderness,
     policy: ParsePolicy,
     now: ProcessingTime,
+    payment: Payment,
     after: After,
 }
 
@@ -60,6 +61,7 @@ impl ArrivalClock {
             generator: BoundedOutOfOrderness::default(),
             policy: pipeline.config.parse_policy(),
             now: pipeline.env.clock.now(),
+            payment: Payment::default(),
             after,
         }))
     }
@@ -78,8 +80,8 @@ impl ArrivalClock {
                     break;
                 }
             }
-            if let Ok(payment) = parse_payment(self.chunk.line(self.used), self.now, &self.policy) {
-                self.generator.observe(EventTime(payment.event_time_ms));
+            if parse_payment_into(self.chunk.line(self.used), self.now, &self.policy, &mut self.payment).is_ok() {
+                self.generator.observe(EventTime(self.payment.event_time_ms));
             }
             self.used += 1;
             self.arrived += 1;

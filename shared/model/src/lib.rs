@@ -16,7 +16,7 @@ pub mod view;
 pub use alert::{Decision, Fact, FraudAlert, RISK_NOT_LOADED, RISK_UNKNOWN};
 pub use json::{to_json, write_json};
 pub use key_group::{KEY_GROUPS, KeyGroup, key_group};
-pub use parse::{ParsePolicy, Reason, UnknownFields, parse_confirmation, parse_payment, raw_text};
+pub use parse::{ParsePolicy, Reason, UnknownFields, parse_confirmation, parse_payment, parse_payment_into, raw_text};
 pub use record::{
     CardProfile, CardProfileOf, CardSession, ConfirmedPayment, MerchantPart, MerchantStats, Payment,
     PaymentConfirmation, RejectedRecord, RejectedRule,

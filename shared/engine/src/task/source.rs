@@ -13,7 +13,7 @@ use payguard_operators::watermark::{BoundedOutOfOrderness, IDLE_AFTER_MS, MAX_OU
 use super::batch;
 use super::committer::{Proposal, commit, wake_consumers};
 use super::retry::patiently;
-use super::{Env, Report, TaskPlan};
+use super::{Env, Report, Settings, TaskPlan};
 use crate::error::EngineError;
 use crate::ids::{InputId, TaskId};
 use crate::logic::{Collector, SourceLogic, SourceRecord};
@@ -88,7 +88,7 @@ impl SourceTask {
             if rest.is_empty() {
                 return Ok(report);
             }
-            let chunk = &rest[..rest.len().min(self.env.settings.records_per_commit)];
+            let chunk = &rest[..fitting(rest, &self.env.settings)];
             let counted = if report.commits == 0 { again } else { 0 };
             self.commit_chunk(chunk, counted, &mut report).await?;
         }
@@ -248,4 +248,36 @@ fn resume(watermark: EventTime) -> BoundedOutOfOrderness {
 
 fn position(head: &Head, input: &InputId) -> i64 {
     head.inputs.get(input).map_or(-1, |s| s.position.at)
+}
+
+/// How many of the records fit into one commit: at least one.
+fn fitting(records: &[SourceRecord<'_>], settings: &Settings) -> usize {
+    let mut bytes = 0;
+    let fit = records.iter().enumerate().take_while(|(number, record)| {
+        bytes += record.value.map_or(0, <[u8]>::len);
+        *number == 0 || bytes <= settings.bytes_per_commit
+    });
+    fit.take(settings.records_per_commit).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_is_bounded_in_records_and_bytes_and_takes_at_least_one() {
+        let of = |len: usize| SourceRecord {
+            offset: 0,
+            timestamp: None,
+            value: Some(&[0; 100][..len]),
+            watermark_bound: None,
+        };
+        let settings = Settings { records_per_commit: 4, bytes_per_commit: 20, ..Settings::default() };
+        let count = |lens: &[usize]| fitting(&lens.iter().map(|len| of(*len)).collect::<Vec<_>>(), &settings);
+        assert_eq!(count(&[10, 10, 1]), 2);
+        assert_eq!(count(&[100, 1]), 1, "one that is too large goes alone");
+        assert_eq!(count(&[1, 1, 1, 1, 1]), 4);
+        assert_eq!(count(&[0, 0]), 2);
+        assert_eq!(count(&[]), 0);
+    }
 }
