@@ -57,13 +57,34 @@ type Changed = (SmolStr, bool);
 /// Prefixes of pages by key group.
 type PagesByGroup = BTreeMap<u32, BTreeSet<u32>>;
 
+/// The timers of all keys. May hold timers that were deleted since; a timer counts only if the key's set has it.
+#[derive(Default)]
+struct Queues {
+    event: TimerQueue,
+    processing: TimerQueue,
+}
+
+impl Queues {
+    fn of(&self, domain: TimerDomain) -> &TimerQueue {
+        match domain {
+            TimerDomain::EventTime => &self.event,
+            TimerDomain::ProcessingTime => &self.processing,
+        }
+    }
+
+    fn of_mut(&mut self, domain: TimerDomain) -> &mut TimerQueue {
+        match domain {
+            TimerDomain::EventTime => &mut self.event,
+            TimerDomain::ProcessingTime => &mut self.processing,
+        }
+    }
+}
+
 /// One operator with the state of all its keys.
 pub struct KeyedRunner<O: KeyedOperator> {
     operator: O,
     slots: HashMap<SmolStr, Slot<O::State>>,
-    /// May hold timers that were deleted since; a timer counts only if the key's set has it.
-    event_timers: TimerQueue,
-    processing_timers: TimerQueue,
+    queues: Queues,
     /// Keys changed since the last delta.
     changed: Vec<Changed>,
     /// Key groups and prefixes changed since the last flush.
@@ -79,8 +100,7 @@ pub type Emit<'a, Out> = dyn FnMut(&mut Collector, EventTime, Out) + 'a;
 struct KeyContext<'a, 'e, Out> {
     key: &'a SmolStr,
     timers: &'a mut Timers,
-    event_timers: &'a mut TimerQueue,
-    processing_timers: &'a mut TimerQueue,
+    queues: &'a mut Queues,
     operator: &'static str,
     out: &'a mut Collector,
     emit: &'a mut Emit<'e, Out>,
@@ -97,11 +117,7 @@ impl<Out> Context<Out> for KeyContext<'_, '_, Out> {
 
     fn register_timer(&mut self, domain: TimerDomain, time: i64) {
         if self.timers.insert(domain, time) {
-            let queue = match domain {
-                TimerDomain::EventTime => &mut *self.event_timers,
-                TimerDomain::ProcessingTime => &mut *self.processing_timers,
-            };
-            queue.push(time, self.key.clone());
+            self.queues.of_mut(domain).push(time, self.key.clone());
         }
     }
 
@@ -125,19 +141,12 @@ impl<O: KeyedOperator> KeyedRunner<O> {
         KeyedRunner {
             operator,
             slots: HashMap::new(),
-            event_timers: TimerQueue::default(),
-            processing_timers: TimerQueue::default(),
+            queues: Queues::default(),
             changed: Vec::new(),
             dirty: HashSet::new(),
             dirty_bytes: 0,
             depth: BTreeMap::new(),
         }
-    }
-
-    /// The operator.
-    #[must_use]
-    pub fn operator(&self) -> &O {
-        &self.operator
     }
 
     /// The operator, to change its settings between batches.
@@ -148,16 +157,7 @@ impl<O: KeyedOperator> KeyedRunner<O> {
     /// Handles one event of `key` at the collector's watermark.
     pub fn process(&mut self, key: &str, event: &O::Event, out: &mut Collector, emit: &mut Emit<'_, O::Output>) {
         if let Some((held_key, slot)) = self.slots.get_key_value_mut(key) {
-            let mut context = KeyContext {
-                key: held_key,
-                timers: &mut slot.timers,
-                event_timers: &mut self.event_timers,
-                processing_timers: &mut self.processing_timers,
-                operator: O::ID,
-                out,
-                emit,
-            };
-            self.operator.on_event(key, event, &mut slot.state, &mut context);
+            handle_event(&self.operator, held_key, event, slot, &mut self.queues, out, emit);
             mark(slot, held_key, &mut self.changed);
             if slot.is_forgotten() {
                 self.slots.remove(key);
@@ -166,16 +166,7 @@ impl<O: KeyedOperator> KeyedRunner<O> {
         }
         // Most new keys are kept, but what is forgotten at once never gets a place.
         let (key, mut slot) = (SmolStr::new(key), Slot::new());
-        let mut context = KeyContext {
-            key: &key,
-            timers: &mut slot.timers,
-            event_timers: &mut self.event_timers,
-            processing_timers: &mut self.processing_timers,
-            operator: O::ID,
-            out,
-            emit,
-        };
-        self.operator.on_event(&key, event, &mut slot.state, &mut context);
+        handle_event(&self.operator, &key, event, &mut slot, &mut self.queues, out, emit);
         if !slot.is_forgotten() {
             mark(&mut slot, &key, &mut self.changed);
             self.slots.insert(key, slot);
@@ -186,7 +177,7 @@ impl<O: KeyedOperator> KeyedRunner<O> {
     #[must_use]
     pub fn next_timer(&self, domain: TimerDomain) -> Option<i64> {
         // A deleted timer may still be queued: it only makes the caller look once in vain.
-        self.queue(domain).next_time()
+        self.queues.of(domain).next_time()
     }
 
     /// Fires the timers of a domain that are due at the collector's times, by (time, key).
@@ -195,39 +186,18 @@ impl<O: KeyedOperator> KeyedRunner<O> {
             TimerDomain::EventTime => out.watermark().0,
             TimerDomain::ProcessingTime => out.now().0,
         };
-        while let Some((time, key)) = self.queue_mut(domain).pop_due(due) {
+        while let Some((time, key)) = self.queues.of_mut(domain).pop_due(due) {
             let Some(slot) = self.slots.get_mut(&key) else { continue };
             if !slot.timers.remove(domain, time) {
                 continue;
             }
-            let mut context = KeyContext {
-                key: &key,
-                timers: &mut slot.timers,
-                event_timers: &mut self.event_timers,
-                processing_timers: &mut self.processing_timers,
-                operator: O::ID,
-                out,
-                emit,
-            };
+            let (timers, queues) = (&mut slot.timers, &mut self.queues);
+            let mut context = KeyContext { key: &key, timers, queues, operator: O::ID, out, emit };
             self.operator.on_timer(&key, domain, time, &mut slot.state, &mut context);
             mark(slot, &key, &mut self.changed);
             if slot.is_forgotten() {
                 self.slots.remove(&key);
             }
-        }
-    }
-
-    fn queue_mut(&mut self, domain: TimerDomain) -> &mut TimerQueue {
-        match domain {
-            TimerDomain::EventTime => &mut self.event_timers,
-            TimerDomain::ProcessingTime => &mut self.processing_timers,
-        }
-    }
-
-    fn queue(&self, domain: TimerDomain) -> &TimerQueue {
-        match domain {
-            TimerDomain::EventTime => &self.event_timers,
-            TimerDomain::ProcessingTime => &self.processing_timers,
         }
     }
 
@@ -240,10 +210,10 @@ impl<O: KeyedOperator> KeyedRunner<O> {
         };
         let timers = entry::timers(&entry.event_timers, &entry.processing_timers);
         for time in &timers.event {
-            self.event_timers.push(*time, key.clone());
+            self.queues.event.push(*time, key.clone());
         }
         for time in &timers.processing {
-            self.processing_timers.push(*time, key.clone());
+            self.queues.processing.push(*time, key.clone());
         }
         let state = O::State::decode(&state[..])?;
         self.slots.insert(key, Slot { state, timers, changed: false, stored: true });
@@ -395,6 +365,19 @@ impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
     fn keys(&self) -> usize {
         self.slots.len()
     }
+}
+
+fn handle_event<O: KeyedOperator>(
+    operator: &O,
+    key: &SmolStr,
+    event: &O::Event,
+    slot: &mut Slot<O::State>,
+    queues: &mut Queues,
+    out: &mut Collector,
+    emit: &mut Emit<'_, O::Output>,
+) {
+    let mut context = KeyContext { key, timers: &mut slot.timers, queues, operator: O::ID, out, emit };
+    operator.on_event(key, event, &mut slot.state, &mut context);
 }
 
 fn mark<S>(slot: &mut Slot<S>, key: &SmolStr, changed: &mut Vec<Changed>) {

@@ -288,7 +288,7 @@ pub trait LookupLogic: Send + Sync {
 /// What becomes of a message to a task that decides a broadcast value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// The new value, and a record that says so for a log.
+    /// The message makes this the new value.
     Accepted {
         /// Protobuf bytes.
         value: Vec<u8>,

@@ -243,9 +243,4 @@ impl CommitRow {
     pub fn watermark(&self) -> EventTime {
         EventTime(self.watermark_ms)
     }
-
-    /// The slices for one consumer shard of any of `streams`, in the segment's order.
-    pub fn slices_for<'a>(&'a self, streams: &'a [String], shard: u32) -> impl Iterator<Item = &'a Slice> {
-        self.slices.iter().filter(move |s| s.shard == shard && streams.contains(&s.stream))
-    }
 }

@@ -8,6 +8,18 @@ use payguard_engine::segment::{SegmentBuilder, SliceReader, open};
 use payguard_engine::{InputState, TaskId};
 use payguard_model::{EventTime, Payment, ProcessingTime};
 
+/// The stamps of what was emitted to the only stream, in order.
+fn stamps(out: Collector) -> Vec<i64> {
+    let segment = out.finish().0.finish(&[]);
+    let slice = &segment.slices[0];
+    let mut reader = SliceReader::new(open(slice, &segment.bytes).expect("whole"), slice.count).expect("records");
+    let mut stamps = Vec::new();
+    while let Some(record) = reader.take().expect("a record") {
+        stamps.push(record.stamp.0);
+    }
+    stamps
+}
+
 #[test]
 fn the_watermark_of_a_batch_never_goes_back_and_neither_do_stamps() {
     let mut out = Collector::new(SegmentBuilder::new([("s", 1)]), EventTime(10), ProcessingTime(0), Origin::default());
@@ -16,14 +28,7 @@ fn the_watermark_of_a_batch_never_goes_back_and_neither_do_stamps() {
         out.emit(0, "k", EventTime(0), &Payment::default());
     }
     assert_eq!(out.watermark(), EventTime(30));
-    let segment = out.finish().0.finish(&[]);
-    let slice = &segment.slices[0];
-    let mut reader = SliceReader::new(open(slice, &segment.bytes).expect("whole"), slice.count).expect("records");
-    let mut stamps = Vec::new();
-    while let Some(record) = reader.take().expect("a record") {
-        stamps.push(record.stamp.0);
-    }
-    assert_eq!(stamps, [10, 30, 30]);
+    assert_eq!(stamps(out), [10, 30, 30]);
 }
 
 /// What a timer emits may bear the timer's time; a reader whose time had come there would drop it.
@@ -39,14 +44,7 @@ fn what_a_timer_emits_comes_before_the_timers_time() {
     }
     out.advance(EventTime(25));
     emit(&mut out);
-    let segment = out.finish().0.finish(&[]);
-    let slice = &segment.slices[0];
-    let mut reader = SliceReader::new(open(slice, &segment.bytes).expect("whole"), slice.count).expect("records");
-    let mut stamps = Vec::new();
-    while let Some(record) = reader.take().expect("a record") {
-        stamps.push(record.stamp.0);
-    }
-    assert_eq!(stamps, [10, 10, 19, 24, 25]);
+    assert_eq!(stamps(out), [10, 10, 19, 24, 25]);
 }
 
 #[test]

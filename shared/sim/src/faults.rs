@@ -42,15 +42,6 @@ pub enum OpKind {
     SinkWrite,
 }
 
-impl OpKind {
-    /// Whether the operation changes anything.
-    #[must_use]
-    pub fn is_write(self) -> bool {
-        use OpKind::{AcquireLease, Commit, DeletePage, PutObject, PutPage, Register, ReleaseLease, SinkWrite};
-        matches!(self, Commit | Register | AcquireLease | ReleaseLease | PutPage | DeletePage | PutObject | SinkWrite)
-    }
-}
-
 /// What happens at one operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {

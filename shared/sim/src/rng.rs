@@ -40,11 +40,4 @@ impl Rng {
         let at = self.below(items.len() as u64);
         &items[usize::try_from(at).unwrap_or(0)]
     }
-
-    /// Puts the items into a random order.
-    pub fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            items.swap(last, usize::try_from(self.below(last as u64 + 1)).unwrap_or(0));
-        }
-    }
 }
