@@ -5,6 +5,7 @@ mod text;
 
 mod commands;
 mod config;
+mod log;
 mod session;
 
 use std::process::ExitCode;

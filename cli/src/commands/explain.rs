@@ -5,9 +5,8 @@ use std::process::ExitCode;
 
 use payguard_engine::input::read_slice;
 use payguard_engine::segment::SliceReader;
-use payguard_engine::store::RowLimits;
 use payguard_engine::task::Env;
-use payguard_engine::{Seq, StageId, TaskId};
+use payguard_engine::{StageId, TaskId};
 use payguard_model::{Decision, FraudAlert};
 use payguard_topology::{Config, Topology, payguard, stage, stream};
 use prost::Message;
@@ -15,11 +14,9 @@ use serde_json::json;
 
 use crate::Failure;
 use crate::config::ConfigArgs;
+use crate::log::Log;
 use crate::session::on_folder;
 use crate::text::date_time;
-
-/// Rows of a log that are read at once.
-const ROWS_PER_READ: u32 = 256;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -55,20 +52,15 @@ async fn find(env: &Env, topology: &Topology, id: &str) -> Result<Option<FraudAl
     let enrich = StageId::new(stage::ENRICH);
     let shards = topology.stage(&enrich).map_or(0, |s| s.shards);
     for task in (0..shards).map(|shard| TaskId::shard(&enrich, shard)) {
-        let mut after = Seq(0);
-        loop {
-            let rows = env.ledger.load_rows(&task, after, RowLimits { rows: ROWS_PER_READ }).await?;
-            let Some(last) = rows.last() else { break };
-            after = Seq(last.seq);
-            for row in &rows {
-                for slice in row.slices.iter().filter(|slice| slice.stream == stream::ALERTS) {
-                    let bytes = read_slice(&*env.segments, &task, row, slice).await?;
-                    let mut records = SliceReader::new(bytes, slice.count)?;
-                    while let Some(record) = records.take()? {
-                        let alert = FraudAlert::decode(record.payload)?;
-                        if alert.alert_id == id {
-                            return Ok(Some(alert));
-                        }
+        let mut log = Log::of(env, &task);
+        while let Some(row) = log.next().await? {
+            for slice in row.slices.iter().filter(|slice| slice.stream == stream::ALERTS) {
+                let bytes = read_slice(&*env.segments, &task, &row, slice).await?;
+                let mut records = SliceReader::new(bytes, slice.count)?;
+                while let Some(record) = records.take()? {
+                    let alert = FraudAlert::decode(record.payload)?;
+                    if alert.alert_id == id {
+                        return Ok(Some(alert));
                     }
                 }
             }

@@ -44,10 +44,10 @@ struct Done {
 struct Stage {
     id: String,
     tasks: usize,
-    /// The largest share of its time that a task was busy, percent.
-    busiest: u64,
+    /// The largest share of its time that a task was busy, percent; `None` for tasks that others feed.
+    busiest: Option<u64>,
     /// The smallest share that a task waited, percent.
-    waited: u64,
+    waited: Option<u64>,
     least: u64,
     most: u64,
 }
@@ -94,13 +94,12 @@ fn stages(before: &[(TaskId, Head)], after: &[(TaskId, Head)]) -> Vec<Stage> {
         Stage {
             id,
             tasks: tasks.len(),
-            busiest: timed.iter().map(|d| share(d.busy_ms, d)).max().unwrap_or(0),
-            waited: timed.iter().map(|d| share(d.waited_ms, d)).min().unwrap_or(0),
+            busiest: timed.iter().map(|d| share(d.busy_ms, d)).max(),
+            waited: timed.iter().map(|d| share(d.waited_ms, d)).min(),
             least: tasks.iter().map(|d| d.records).min().unwrap_or(0),
             most: tasks.iter().map(|d| d.records).max().unwrap_or(0),
         }
     };
-    // A source task is fed by others: how long it was busy says nothing about it.
     stages.into_iter().map(stage).collect()
 }
 
@@ -111,20 +110,21 @@ fn table(stages: &[Stage]) -> String {
     );
     for stage in stages {
         let skew = stage.skew().map_or_else(|| "-".to_owned(), |skew| format!("{skew:.1}x"));
+        let percent = |share: Option<u64>| share.map_or_else(|| "-".to_owned(), |share| format!("{share}%"));
         text.push_str(&format!(
-            "{:10} {:>5} {:>8}% {:>8}% {:>14} {:>14} {:>6}\n",
+            "{:10} {:>5} {:>9} {:>9} {:>14} {:>14} {:>6}\n",
             stage.id,
             stage.tasks,
-            stage.busiest,
-            stage.waited,
+            percent(stage.busiest),
+            percent(stage.waited),
             grouped(stage.least),
             grouped(stage.most),
             skew
         ));
     }
-    let busiest = stages.iter().max_by_key(|s| s.busiest).filter(|s| s.busiest >= BOTTLENECK_PERCENT);
-    match busiest {
-        Some(stage) => text.push_str(&format!("bottleneck: {} is busy {} % of the time\n", stage.id, stage.busiest)),
+    let busiest = stages.iter().filter_map(|stage| Some((stage.busiest?, &stage.id))).max();
+    match busiest.filter(|(percent, _)| *percent >= BOTTLENECK_PERCENT) {
+        Some((percent, id)) => text.push_str(&format!("bottleneck: {id} is busy {percent} % of the time\n")),
         None => text.push_str("no stage is busy all the time\n"),
     }
     text
@@ -169,8 +169,8 @@ mod tests {
         let before = [task("dedup", 0, 100, 10, 10), task("rules", 0, 50, 0, 0), task("rules", 1, 50, 0, 0)];
         let after = [task("dedup", 0, 300, 60, 160), task("rules", 0, 150, 990, 10), task("rules", 1, 310, 500, 500)];
         let stages = stages(&before, &after);
-        assert_eq!((stages[0].busiest, stages[0].waited, stages[0].skew()), (25, 75, Some(1.0)));
-        assert_eq!((stages[1].busiest, stages[1].least, stages[1].most), (99, 100, 260));
+        assert_eq!((stages[0].busiest, stages[0].waited, stages[0].skew()), (Some(25), Some(75), Some(1.0)));
+        assert_eq!((stages[1].busiest, stages[1].least, stages[1].most), (Some(99), 100, 260));
         assert_eq!(stages[1].skew(), Some(2.6));
         assert!(table(&stages).contains("bottleneck: rules is busy 99 %"));
     }

@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use payguard_engine::store::RowLimits;
 use payguard_engine::task::Env;
 use payguard_engine::task::broadcast::Decided;
-use payguard_engine::{Broadcast, Seq, StageId, TaskId};
+use payguard_engine::{Broadcast, StageId, TaskId};
 use payguard_local::runner::control;
 use payguard_model::{RuleConfig, parse_rule_change};
 use payguard_topology::{Config, payguard, stage};
@@ -15,11 +14,9 @@ use serde_json::{Map, Value, json};
 
 use crate::Failure;
 use crate::config::ConfigArgs;
+use crate::log::Log;
 use crate::session::on_folder;
 use crate::text::date_time;
-
-/// Rows of the log that are read at once.
-const ROWS_PER_READ: u32 = 256;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -164,17 +161,13 @@ fn versions(place: &Place, config: &Config) -> Result<Vec<Version>, Failure> {
 
 async fn read_versions(env: &Env) -> Result<Vec<Version>, Failure> {
     let task = TaskId::shard(&StageId::new(stage::CONTROL), 0);
-    let (mut versions, mut after) = (Vec::new(), Seq(0));
-    loop {
-        let rows = env.ledger.load_rows(&task, after, RowLimits { rows: ROWS_PER_READ }).await?;
-        let Some(last) = rows.last() else { return Ok(versions) };
-        after = Seq(last.seq);
-        for row in rows {
-            if let Some(Broadcast { version, value }) = row.broadcast {
-                versions.push(Version { number: version, at_ms: row.now_ms, rules: RuleConfig::decode(value)? });
-            }
+    let (mut versions, mut log) = (Vec::new(), Log::of(env, &task));
+    while let Some(row) = log.next().await? {
+        if let Some(Broadcast { version, value }) = row.broadcast {
+            versions.push(Version { number: version, at_ms: row.now_ms, rules: RuleConfig::decode(value)? });
         }
     }
+    Ok(versions)
 }
 
 /// The message that the arguments stand for.

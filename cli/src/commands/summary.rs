@@ -8,6 +8,8 @@ use payguard_aws::usage::UsageSnapshot;
 use payguard_engine::{Head, TaskId};
 use payguard_local::accounting::{self, Discrepancy};
 use payguard_model::Reason;
+use payguard_operators::sequences::{card_testing, impossible_travel};
+use payguard_operators::{amount_spike, blocked_country, unconfirmed, velocity};
 use payguard_topology::{stage, stream};
 use serde_json::json;
 
@@ -16,12 +18,12 @@ use crate::text::{bytes, grouped};
 
 /// Stage and id of every rule.
 const RULES: [(&str, &str); 6] = [
-    (stage::RULES, "velocity"),
-    (stage::RULES, "blocked-country"),
-    (stage::RULES, "amount-spike"),
-    (stage::RULES, "card-testing"),
-    (stage::RULES, "impossible-travel"),
-    (stage::MATCH, "unconfirmed"),
+    (stage::RULES, velocity::RULE_ID),
+    (stage::RULES, blocked_country::RULE_ID),
+    (stage::RULES, amount_spike::RULE_ID),
+    (stage::RULES, card_testing::RULE_ID),
+    (stage::RULES, impossible_travel::RULE_ID),
+    (stage::MATCH, unconfirmed::RULE_ID),
 ];
 /// Stage and name of the counters of late records that are dropped.
 const DROPPED: [(&str, &str); 5] = [

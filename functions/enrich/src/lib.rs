@@ -41,6 +41,7 @@ impl LookupLogic for EnrichStage {
         let merchants: Vec<&str> = alerts.iter().map(|a| a.merchant_id.as_str()).collect();
         let risks = self.enrichment.risks(&merchants).await;
         counters.add(OPERATOR, "lookups", risks.lookups);
+        counters.add(OPERATOR, "lookups_shared", risks.shared);
         counters.add(OPERATOR, "lookup_failures", risks.failures);
         counters.add(OPERATOR, "cache_hits", risks.cache_hits);
         for (alert, risk) in alerts.iter_mut().zip(&risks.risks) {

@@ -72,12 +72,6 @@ impl Connection {
         }
     }
 
-    /// Whether another process works on the folder.
-    #[must_use]
-    pub fn is_shared(&self) -> bool {
-        self.stack.is_none()
-    }
-
     /// Closes what was opened.
     pub async fn close(self) {
         if let Some(stack) = self.stack {

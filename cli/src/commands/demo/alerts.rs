@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use payguard_aws::system::SystemClock;
 use payguard_engine::store::Clock;
 use payguard_model::FraudAlert;
+use payguard_operators::{amount_spike, blocked_country, velocity};
 use payguard_sink_file::SinkObserver;
 
 use super::Screen;
@@ -14,7 +15,7 @@ use crate::text::{duration, grouped};
 /// So many alerts of a rule are shown after the last payment; the end of all time brings many at once.
 const SHOWN_AT_THE_END: usize = 3;
 /// Rules that answer on the payment itself; the others wait for what may still come.
-const AT_ONCE: [&str; 3] = ["velocity", "blocked-country", "amount-spike"];
+const AT_ONCE: [&str; 3] = [velocity::RULE_ID, blocked_country::RULE_ID, amount_spike::RULE_ID];
 
 /// Shows alerts and remembers how long it took until they were visible.
 pub(super) struct AlertWatch {
