@@ -2,22 +2,33 @@
 //! byte for byte but for the clock reading in refused records. The same for a run whose disk was full.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use payguard_generator::{GeneratorConfig, write_files};
+use payguard_tests::payguard;
 use tempfile::TempDir;
 
 /// Kills of one run.
 const KILLS: usize = 20;
 
-/// The command as it was built beside this test.
-fn payguard() -> PathBuf {
-    let test = std::env::current_exe().expect("this test's path");
-    let path = test.parent().and_then(Path::parent).expect("target/<profile>/deps").join("payguard");
-    assert!(path.exists(), "{} is missing: build it with `cargo build --release -p payguard`", path.display());
-    path
+/// Two changes of the rules, and one that is refused.
+const RULES: &str = r#"{"velocityMaxPayments":8}
+{"velocityMaxPayments":-1}
+{"blockedCountries":["XX"]}
+"#;
+
+/// The shape of the payments.
+fn load() -> GeneratorConfig {
+    GeneratorConfig {
+        rate: 200,
+        late: 0.05,
+        late_max_ms: 200_000,
+        dup: 0.02,
+        bad: 0.01,
+        burst: 0.002,
+        ..GeneratorConfig::default()
+    }
 }
 
 /// Generated payments and folders for runs.
@@ -28,20 +39,21 @@ struct Bench {
 
 impl Bench {
     fn new(records: u64, seed: u64, options: &[&str]) -> Bench {
+        Bench::of(&GeneratorConfig { records, seed, confirm: 0.0, ..load() }, options)
+    }
+
+    /// The same with confirmations, attacks and changes of the rules: every stage takes part.
+    fn full(records: u64, seed: u64, options: &[&str]) -> Bench {
+        let config = GeneratorConfig { records, seed, card_testing: 0.001, travel: 0.001, ..load() };
+        let inputs = ["--confirmations", "data/confirmations.jsonl", "--rules", "rules.jsonl"];
+        let bench = Bench::of(&config, &[&inputs, options].concat());
+        std::fs::write(bench.dir.path().join("rules.jsonl"), RULES).expect("rules are written");
+        bench
+    }
+
+    fn of(config: &GeneratorConfig, options: &[&str]) -> Bench {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let config = GeneratorConfig {
-            records,
-            seed,
-            rate: 200,
-            late: 0.05,
-            late_max_ms: 200_000,
-            dup: 0.02,
-            bad: 0.01,
-            burst: 0.002,
-            confirm: 0.0,
-            ..GeneratorConfig::default()
-        };
-        write_files(&config, &dir.path().join("data"), |_| ()).expect("payments are generated");
+        write_files(config, &dir.path().join("data"), |_| ()).expect("payments are generated");
         Bench { dir, options: options.iter().map(|o| (*o).to_owned()).collect() }
     }
 
@@ -154,6 +166,18 @@ fn twenty_kills_leave_the_outputs_byte_for_byte() {
 fn twenty_kills_at_four_shards_with_frequent_flushes_leave_the_outputs_byte_for_byte() {
     let options = ["--rows-per-commit", "500", "--shards", "4", "--set", "engine.flush_every_ms=50"];
     assert_survives_kills(&Bench::new(30_000, 6, &options), 2);
+}
+
+#[test]
+fn twenty_kills_of_all_stages_with_salted_totals_leave_the_outputs_byte_for_byte() {
+    let options =
+        ["--rows-per-commit", "400", "--shards", "2", "--stats-salts", "4", "--set", "engine.flush_every_ms=80"];
+    let bench = Bench::full(20_000, 8, &options);
+    assert_survives_kills(&bench, 3);
+    let outputs = bench.outputs("undisturbed");
+    for file in ["payments.confirmed", "card.profiles", "merchant_stats", "rules.rejected"] {
+        assert!(!outputs[&format!("{file}.jsonl")].is_empty(), "{file} is part of the comparison");
+    }
 }
 
 #[test]

@@ -1,0 +1,131 @@
+//! The commands that look into a finished run: `explain`, `rules`, `status`, `load`.
+#![allow(missing_docs)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use payguard_generator::{GeneratorConfig, write_files};
+use payguard_tests::payguard;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// One change of the rules, one that is refused.
+const RULES: &str = "{\"blockedCountries\":[\"XX\"]}\n{\"limit\":3}\n";
+
+/// A finished run of all stages, at two shards, with low limits.
+struct Finished {
+    dir: TempDir,
+}
+
+impl Finished {
+    fn new() -> Finished {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let config = GeneratorConfig {
+            records: 6_000,
+            rate: 200,
+            burst: 0.002,
+            card_testing: 0.002,
+            travel: 0.002,
+            ..GeneratorConfig::default()
+        };
+        write_files(&config, &dir.path().join("data"), |_| ()).expect("payments are generated");
+        std::fs::write(dir.path().join("rules.jsonl"), RULES).expect("rules are written");
+        let finished = Finished { dir };
+        let inputs = ["--payments", "data/payments.jsonl", "--confirmations", "data/confirmations.jsonl"];
+        let places = ["--rules", "rules.jsonl", "--out", "out", "--state", "state"];
+        let limits = ["--shards", "2", "--amount-spike-limit-minor", "150000", "--rows-per-commit", "500"];
+        let output = finished.payguard(&[&["run"], &inputs[..], &places, &limits].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        finished
+    }
+
+    fn payguard(&self, arguments: &[&str]) -> Output {
+        Command::new(payguard()).args(arguments).current_dir(self.dir.path()).output().expect("payguard starts")
+    }
+
+    /// What a command prints about the run.
+    fn says(&self, arguments: &[&str]) -> String {
+        let output = self.payguard(&[arguments, &["--state", "state"]].concat());
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// What it answers when it fails.
+    fn refuses(&self, arguments: &[&str]) -> String {
+        let output = self.payguard(&[arguments, &["--state", "state"]].concat());
+        assert!(!output.status.success(), "{arguments:?} succeeds: {}", text(&output.stdout));
+        text(&output.stderr)
+    }
+
+    fn lines(&self, file: &str) -> Vec<Value> {
+        lines(&self.dir.path().join(file))
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).expect("a file");
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or(Value::Null)).collect()
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+/// What `explain` says is true of the payments and of the rules.
+fn assert_explained(run: &Finished, payments: &[Value], alert: &Value) {
+    let id = alert["alertId"].as_str().expect("an id");
+    let explained = json(&run.says(&["explain", id, "--json"]));
+    assert_eq!(explained["alert"], *alert, "as published");
+    let decision = &explained["decision"];
+    let offset = usize::try_from(decision["sourceOffset"].as_i64().expect("an offset")).expect("not negative");
+    assert_eq!(payments[offset]["paymentId"], alert["paymentId"], "{id} was read there");
+    let versioned = ["velocity", "blocked-country"].contains(&alert["ruleId"].as_str().expect("a rule"));
+    assert_eq!(decision["ruleVersion"], if versioned { Value::from(1) } else { Value::Null }, "{id}");
+    let (stage, _) = decision["task"].as_str().and_then(|task| task.split_once('/')).expect("a task");
+    assert_eq!(stage, if alert["ruleId"] == "unconfirmed" { "match" } else { "rules" }, "{id}");
+    assert!(decision["seq"].as_u64() > Some(0), "{id}");
+    let pattern = decision["payments"].as_array().expect("a list");
+    let is_pattern = ["card-testing", "impossible-travel"].contains(&alert["ruleId"].as_str().expect("a rule"));
+    assert_eq!(pattern.last(), is_pattern.then_some(&alert["paymentId"]), "{id} ends its pattern");
+    let words = run.says(&["explain", id]);
+    for part in [&alert["detail"], &alert["cardId"], &alert["merchantRisk"], &decision["task"]] {
+        assert!(words.contains(part.as_str().expect("text")), "{words}");
+    }
+}
+
+#[test]
+fn a_finished_run_can_be_looked_into() {
+    let run = Finished::new();
+    let payments = run.lines("data/payments.jsonl");
+    let alerts = run.lines("out/fraud.alerts.jsonl");
+    let by_rule: BTreeMap<&str, &Value> = alerts.iter().map(|a| (a["ruleId"].as_str().expect("a rule"), a)).collect();
+    assert_eq!(by_rule.len(), 6, "all rules fire: {:?}", by_rule.keys());
+    by_rule.values().for_each(|alert| assert_explained(&run, &payments, alert));
+    assert!(run.refuses(&["explain", "velocity:nobody"]).contains("no such alert"));
+
+    let show = json(&run.says(&["rules", "show", "--json"]));
+    assert_eq!(show["version"], 1);
+    assert_eq!(show["rules"]["velocityMaxPayments"], 10, "what a message does not name stays");
+    let history = json(&run.says(&["rules", "history", "--json"]));
+    assert_eq!(history.as_array().map(Vec::len), Some(1), "the refused message is no version");
+    assert_eq!(run.says(&["rules", "diff", "0", "1"]), "blockedCountries: [] -> [\"XX\"]\n");
+    assert!(run.refuses(&["rules", "diff", "0", "2"]).contains("no version 2; the newest is 1"));
+    assert!(run.refuses(&["rules", "set", "velocityMaxPayments=-1"]).contains("must not be negative"));
+    assert!(run.refuses(&["rules", "set", "velocityMaxPayments=5"]).contains("the run has ended"));
+    assert_eq!(run.lines("out/rules.rejected.jsonl")[0]["reason"], "unknown-field");
+
+    // The folder knows its shards and limits: nothing is left to read.
+    let status = run.says(&["status"]);
+    assert!(!status.contains("rows to read") && status.contains("rules/1"), "{status}");
+    let load = json(&run.says(&["load", "--json"]));
+    let stage = |id: &str| load.as_array().and_then(|s| s.iter().find(|s| s["stage"] == id)).cloned().expect("a stage");
+    let read = |id: &str| stage(id)["records_min"].as_u64().zip(stage(id)["records_max"].as_u64()).expect("numbers");
+    assert_eq!(stage("rules")["tasks"], 2);
+    assert!(read("rules").0 > 0 && read("rules").1 <= 6_000, "{load}");
+    assert_eq!(stage("parse")["busy_percent_max"], Value::Null, "a source is fed by others");
+}
