@@ -11,16 +11,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashSet;
 use payguard_model::{EventTime, KEY_GROUPS, ProcessingTime, key_group};
 use payguard_operators::{Context, KeyedOperator, TimerDomain, Timers};
 use prost::Message;
-use smol_str::SmolStr;
 use xxhash_rust::xxh3::xxh3_64;
 
 mod entry;
+mod slots;
 
 use self::entry::{Entries, Entry};
+use self::slots::{Key, SlotId, Slots};
 use crate::logic::{Collector, DecodeError, DirtyPages, OperatorState, PageBody};
 use crate::page::Page;
 use crate::timer_queue::TimerQueue;
@@ -30,49 +31,25 @@ pub const SPLIT_BYTES: usize = 16 * 1024;
 /// No key group is split deeper than this.
 const MAX_DEPTH: u8 = 16;
 
-#[derive(Debug)]
-struct Slot<S> {
-    state: S,
-    timers: Timers,
-    /// Whether the key is in `changed` already.
-    changed: bool,
-    /// Whether a delta or a page has the key.
-    stored: bool,
-}
-
-impl<S: Default + PartialEq> Slot<S> {
-    fn new() -> Slot<S> {
-        Slot { state: S::default(), timers: Timers::default(), changed: false, stored: false }
-    }
-
-    /// Whether there is nothing to remember.
-    fn is_forgotten(&self) -> bool {
-        self.timers.is_empty() && self.state == S::default()
-    }
-}
-
-/// A key that changed, and whether a delta or a page has it: one that came and went in between leaves no trace.
-type Changed = (SmolStr, bool);
-
 /// Prefixes of pages by key group.
 type PagesByGroup = BTreeMap<u32, BTreeSet<u32>>;
 
 /// The timers of all keys. May hold timers that were deleted since; a timer counts only if the key's set has it.
 #[derive(Default)]
 struct Queues {
-    event: TimerQueue,
-    processing: TimerQueue,
+    event: TimerQueue<SlotId>,
+    processing: TimerQueue<SlotId>,
 }
 
 impl Queues {
-    fn of(&self, domain: TimerDomain) -> &TimerQueue {
+    fn of(&self, domain: TimerDomain) -> &TimerQueue<SlotId> {
         match domain {
             TimerDomain::EventTime => &self.event,
             TimerDomain::ProcessingTime => &self.processing,
         }
     }
 
-    fn of_mut(&mut self, domain: TimerDomain) -> &mut TimerQueue {
+    fn of_mut(&mut self, domain: TimerDomain) -> &mut TimerQueue<SlotId> {
         match domain {
             TimerDomain::EventTime => &mut self.event,
             TimerDomain::ProcessingTime => &mut self.processing,
@@ -83,14 +60,59 @@ impl Queues {
 /// One operator with the state of all its keys.
 pub struct KeyedRunner<O: KeyedOperator> {
     operator: O,
-    slots: HashMap<SmolStr, Slot<O::State>>,
+    slots: Slots<O::State>,
     queues: Queues,
-    /// Keys changed since the last delta.
-    changed: Vec<Changed>,
-    /// Key groups and prefixes changed since the last flush.
+    /// Keys changed since the last delta; those that were forgotten meanwhile name nothing.
+    changed: Vec<SlotId>,
+    /// Keys forgotten since the last delta that a delta or a page has.
+    forgotten: Vec<Key>,
+    layout: Layout,
+}
+
+/// The pages the keys lie on, and which of them changed since the last flush.
+#[derive(Default)]
+struct Layout {
+    /// By key group; 0 for those that are not there.
+    depth: Vec<u8>,
+    /// Key groups and prefixes.
     dirty: HashSet<(u32, u32)>,
     dirty_bytes: usize,
-    depth: BTreeMap<u32, u8>,
+}
+
+impl Layout {
+    fn depth_of(&self, group: u32) -> u8 {
+        self.depth.get(group as usize).copied().unwrap_or(0)
+    }
+
+    fn set_depth(&mut self, group: u32, depth: u8) {
+        let at = group as usize;
+        self.depth.resize(self.depth.len().max(at + 1), 0);
+        self.depth[at] = depth;
+    }
+
+    /// The page of a key.
+    fn page_of(&self, key: &str, group: u32) -> (u32, u32) {
+        (group, prefix(key, self.depth_of(group)))
+    }
+
+    /// Notes that `bytes` of a key changed.
+    fn touch(&mut self, key: &str, group: u32, bytes: usize) {
+        self.dirty.insert(self.page_of(key, group));
+        self.dirty_bytes += bytes;
+    }
+
+    /// Goes one level deeper in the groups whose pages have outgrown the limit; returns the pages left behind.
+    fn split(&mut self, groups: &BTreeSet<u32>) -> (PagesByGroup, Vec<(u32, String)>) {
+        let mut wanted = BTreeMap::new();
+        let mut left_behind = Vec::new();
+        for group in groups {
+            let depth = self.depth_of(*group);
+            left_behind.extend((0..1u32 << depth).map(|prefix| (*group, page_name(depth, prefix))));
+            self.set_depth(*group, depth + 1);
+            wanted.insert(*group, (0..1u32 << (depth + 1)).collect());
+        }
+        (wanted, left_behind)
+    }
 }
 
 /// What a stage does with an output of an operator, usually `Collector::emit`.
@@ -98,7 +120,7 @@ pub type Emit<'a, Out> = dyn FnMut(&mut Collector, EventTime, Out) + 'a;
 
 /// The view of one key that its operator gets.
 struct KeyContext<'a, 'e, Out> {
-    key: &'a SmolStr,
+    slot: SlotId,
     timers: &'a mut Timers,
     queues: &'a mut Queues,
     operator: &'static str,
@@ -117,7 +139,7 @@ impl<Out> Context<Out> for KeyContext<'_, '_, Out> {
 
     fn register_timer(&mut self, domain: TimerDomain, time: i64) {
         if self.timers.insert(domain, time) {
-            self.queues.of_mut(domain).push(time, self.key.clone());
+            self.queues.of_mut(domain).push(time, self.slot);
         }
     }
 
@@ -140,12 +162,11 @@ impl<O: KeyedOperator> KeyedRunner<O> {
     pub fn new(operator: O) -> KeyedRunner<O> {
         KeyedRunner {
             operator,
-            slots: HashMap::new(),
+            slots: Slots::new(),
             queues: Queues::default(),
             changed: Vec::new(),
-            dirty: HashSet::new(),
-            dirty_bytes: 0,
-            depth: BTreeMap::new(),
+            forgotten: Vec::new(),
+            layout: Layout::default(),
         }
     }
 
@@ -156,21 +177,11 @@ impl<O: KeyedOperator> KeyedRunner<O> {
 
     /// Handles one event of `key` at the collector's watermark.
     pub fn process(&mut self, key: &str, event: &O::Event, out: &mut Collector, emit: &mut Emit<'_, O::Output>) {
-        if let Some((held_key, slot)) = self.slots.get_key_value_mut(key) {
-            handle_event(&self.operator, held_key, event, slot, &mut self.queues, out, emit);
-            mark(slot, held_key, &mut self.changed);
-            if slot.is_forgotten() {
-                self.slots.remove(key);
-            }
-            return;
-        }
-        // Most new keys are kept, but what is forgotten at once never gets a place.
-        let (key, mut slot) = (SmolStr::new(key), Slot::new());
-        handle_event(&self.operator, &key, event, &mut slot, &mut self.queues, out, emit);
-        if !slot.is_forgotten() {
-            mark(&mut slot, &key, &mut self.changed);
-            self.slots.insert(key, slot);
-        }
+        let slot = self.slots.find_or_add(key);
+        let (id, timers, queues) = (slot.id(), &mut slot.timers, &mut self.queues);
+        let mut context = KeyContext { slot: id, timers, queues, operator: O::ID, out, emit };
+        self.operator.on_event(key, event, &mut slot.state, &mut context);
+        self.handled(id);
     }
 
     /// Earliest timer of a domain.
@@ -186,49 +197,55 @@ impl<O: KeyedOperator> KeyedRunner<O> {
             TimerDomain::EventTime => out.watermark().0,
             TimerDomain::ProcessingTime => out.now().0,
         };
-        while let Some((time, key)) = self.queues.of_mut(domain).pop_due(due) {
-            let Some(slot) = self.slots.get_mut(&key) else { continue };
-            if !slot.timers.remove(domain, time) {
+        loop {
+            let slots = &self.slots;
+            let by_key = |a: &SlotId, b: &SlotId| slots.text(*a).cmp(slots.text(*b));
+            let Some((time, id)) = self.queues.of_mut(domain).pop_due(due, by_key) else { break };
+            let Some(slot) = self.slots.get_mut(id).filter(|slot| slot.timers.of(domain).contains(&time)) else {
                 continue;
-            }
+            };
+            slot.timers.remove(domain, time);
             let (timers, queues) = (&mut slot.timers, &mut self.queues);
-            let mut context = KeyContext { key: &key, timers, queues, operator: O::ID, out, emit };
-            self.operator.on_timer(&key, domain, time, &mut slot.state, &mut context);
-            mark(slot, &key, &mut self.changed);
-            if slot.is_forgotten() {
-                self.slots.remove(&key);
+            let mut context = KeyContext { slot: id, timers, queues, operator: O::ID, out, emit };
+            self.operator.on_timer(&slot.key, domain, time, &mut slot.state, &mut context);
+            self.handled(id);
+        }
+    }
+
+    /// Notes that a key may have changed, or forgets it.
+    fn handled(&mut self, id: SlotId) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        if slot.is_forgotten() {
+            if slot.stored {
+                self.forgotten.push(slot.key.clone());
             }
+            self.slots.remove(id);
+        } else if !slot.changed {
+            slot.changed = true;
+            self.changed.push(id);
         }
     }
 
     /// Takes an entry over, replacing what there is of its key.
     fn put(&mut self, entry: Entry) -> Result<(), DecodeError> {
-        let key = SmolStr::from(&entry.key);
         let Some(state) = entry.state else {
-            self.slots.remove(&key);
+            if let Some(id) = self.slots.find(&entry.key) {
+                self.slots.remove(id);
+            }
             return Ok(());
         };
-        let timers = entry::timers(&entry.event_timers, &entry.processing_timers);
-        for time in &timers.event {
-            self.queues.event.push(*time, key.clone());
-        }
-        for time in &timers.processing {
-            self.queues.processing.push(*time, key.clone());
-        }
         let state = O::State::decode(&state[..])?;
-        self.slots.insert(key, Slot { state, timers, changed: false, stored: true });
+        let slot = self.slots.find_or_add(&entry.key);
+        slot.state = state;
+        slot.timers = entry::timers(&entry.event_timers, &entry.processing_timers);
+        slot.stored = true;
+        for time in &slot.timers.event {
+            self.queues.event.push(*time, slot.id());
+        }
+        for time in &slot.timers.processing {
+            self.queues.processing.push(*time, slot.id());
+        }
         Ok(())
-    }
-
-    fn depth_of(&self, group: u32) -> u8 {
-        self.depth.get(&group).copied().unwrap_or(0)
-    }
-
-    fn touch(&mut self, key: &str, bytes: usize) {
-        let group = key_group(key, KEY_GROUPS).0;
-        let prefix = prefix(key, self.depth_of(group));
-        self.dirty.insert((group, prefix));
-        self.dirty_bytes += bytes;
     }
 
     /// Entries of every page of the dirty groups that `wanted` asks for.
@@ -239,32 +256,15 @@ impl<O: KeyedOperator> KeyedRunner<O> {
                 pages.insert((*group, *prefix), Entries::default());
             }
         }
-        for (key, slot) in &self.slots {
-            let group = key_group(key, KEY_GROUPS).0;
-            if !wanted.contains_key(&group) {
-                continue;
-            }
-            if let Some(page) = pages.get_mut(&(group, prefix(key, self.depth_of(group)))) {
-                page.entries.push(Entry::of(key, &slot.state, &slot.timers));
+        for slot in self.slots.iter().filter(|slot| wanted.contains_key(&slot.group)) {
+            if let Some(page) = pages.get_mut(&self.layout.page_of(&slot.key, slot.group)) {
+                page.entries.push(Entry::of(&slot.key, &slot.state, &slot.timers));
             }
         }
         for page in pages.values_mut() {
             page.entries.sort_by(|a, b| a.key.cmp(&b.key));
         }
         pages
-    }
-
-    /// Goes one level deeper in the groups whose pages have outgrown the limit; returns the pages left behind.
-    fn split(&mut self, groups: &BTreeSet<u32>) -> (PagesByGroup, Vec<(u32, String)>) {
-        let mut wanted = BTreeMap::new();
-        let mut left_behind = Vec::new();
-        for group in groups {
-            let depth = self.depth_of(*group);
-            left_behind.extend((0..1u32 << depth).map(|prefix| (*group, page_name(depth, prefix))));
-            self.depth.insert(*group, depth + 1);
-            wanted.insert(*group, (0..1u32 << (depth + 1)).collect());
-        }
-        (wanted, left_behind)
     }
 }
 
@@ -275,29 +275,29 @@ impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
 
     fn take_delta(&mut self) -> Vec<u8> {
         let mut delta = Vec::new();
-        for (key, stored) in std::mem::take(&mut self.changed) {
-            let before = delta.len();
-            match self.slots.get_mut(&key) {
-                Some(slot) => {
-                    // A key that was forgotten and came back is listed twice: once is enough.
-                    if !std::mem::take(&mut slot.changed) {
-                        continue;
-                    }
-                    slot.stored = true;
-                    entry::write(&mut delta, &key, Some((&slot.state, &slot.timers)));
-                }
-                None if !stored => continue,
-                None => entry::write::<O::State>(&mut delta, &key, None),
+        for key in std::mem::take(&mut self.forgotten) {
+            // One that came back meanwhile is among the changed.
+            if self.slots.find(&key).is_none() {
+                let before = delta.len();
+                entry::write::<O::State>(&mut delta, &key, None);
+                self.layout.touch(&key, group_of(&key), delta.len() - before);
             }
-            let bytes = delta.len() - before;
-            self.touch(&key, bytes);
         }
+        let mut changed = std::mem::take(&mut self.changed);
+        for id in changed.drain(..) {
+            let Some(slot) = self.slots.get_mut(id) else { continue };
+            (slot.changed, slot.stored) = (false, true);
+            let before = delta.len();
+            entry::write(&mut delta, &slot.key, Some((&slot.state, &slot.timers)));
+            self.layout.touch(&slot.key, slot.group, delta.len() - before);
+        }
+        self.changed = changed;
         delta
     }
 
     fn apply_delta(&mut self, delta: &[u8]) -> Result<(), DecodeError> {
         for entry in Entries::decode(delta)?.entries {
-            self.touch(&entry.key, entry.encoded_len());
+            self.layout.touch(&entry.key, group_of(&entry.key), entry.encoded_len());
             self.put(entry)?;
         }
         Ok(())
@@ -319,10 +319,10 @@ impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
                 }
             }
             let depth = pages.iter().map(|p| p.1).max().unwrap_or(0);
-            self.depth.insert(group, depth);
+            self.layout.set_depth(group, depth);
             if pages.iter().any(|p| p.1 < depth) {
                 // A flush stopped half-way through a split: the next one writes all pages of the group.
-                self.dirty.extend((0..1u32 << depth).map(|prefix| (group, prefix)));
+                self.layout.dirty.extend((0..1u32 << depth).map(|prefix| (group, prefix)));
             }
             for entry in entries.into_values() {
                 self.put(entry)?;
@@ -334,24 +334,24 @@ impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
     fn take_dirty_pages(&mut self, _seq: u64) -> DirtyPages {
         let mut result = DirtyPages::default();
         let mut wanted = PagesByGroup::new();
-        for (group, prefix) in self.dirty.drain() {
+        for (group, prefix) in self.layout.dirty.drain() {
             wanted.entry(group).or_default().insert(prefix);
         }
-        self.dirty_bytes = 0;
+        self.layout.dirty_bytes = 0;
         while !wanted.is_empty() {
             let pages = self.pages(&wanted);
             let too_large: BTreeSet<u32> = pages
                 .iter()
-                .filter(|((group, _), page)| page.is_too_large() && self.depth_of(*group) < MAX_DEPTH)
+                .filter(|((group, _), page)| page.is_too_large() && self.layout.depth_of(*group) < MAX_DEPTH)
                 .map(|((group, _), _)| *group)
                 .collect();
             for ((group, prefix), entries) in pages {
                 if !too_large.contains(&group) {
-                    let page = page_name(self.depth_of(group), prefix);
+                    let page = page_name(self.layout.depth_of(group), prefix);
                     result.put.push(PageBody { group, page, body: entries.encode_to_vec(), expires_at_s: None });
                 }
             }
-            let (next, left_behind) = self.split(&too_large);
+            let (next, left_behind) = self.layout.split(&too_large);
             wanted = next;
             result.delete.extend(left_behind);
         }
@@ -359,7 +359,7 @@ impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
     }
 
     fn dirty_bytes(&self) -> usize {
-        self.dirty_bytes
+        self.layout.dirty_bytes
     }
 
     fn keys(&self) -> usize {
@@ -367,24 +367,8 @@ impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
     }
 }
 
-fn handle_event<O: KeyedOperator>(
-    operator: &O,
-    key: &SmolStr,
-    event: &O::Event,
-    slot: &mut Slot<O::State>,
-    queues: &mut Queues,
-    out: &mut Collector,
-    emit: &mut Emit<'_, O::Output>,
-) {
-    let mut context = KeyContext { key, timers: &mut slot.timers, queues, operator: O::ID, out, emit };
-    operator.on_event(key, event, &mut slot.state, &mut context);
-}
-
-fn mark<S>(slot: &mut Slot<S>, key: &SmolStr, changed: &mut Vec<Changed>) {
-    if !slot.changed {
-        slot.changed = true;
-        changed.push((key.clone(), slot.stored));
-    }
+fn group_of(key: &str) -> u32 {
+    key_group(key, KEY_GROUPS).0
 }
 
 /// The first `depth` bits of the key's hash.

@@ -3,7 +3,6 @@
 use payguard_operators::{Timers, Times};
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
-use smol_str::SmolStr;
 
 use super::SPLIT_BYTES;
 
@@ -31,9 +30,9 @@ pub(super) struct Entries {
 
 impl Entry {
     /// The entry of a key that is held.
-    pub(super) fn of<S: Message>(key: &SmolStr, state: &S, timers: &Timers) -> Entry {
+    pub(super) fn of<S: Message>(key: &str, state: &S, timers: &Timers) -> Entry {
         Entry {
-            key: key.to_string(),
+            key: key.to_owned(),
             state: Some(state.encode_to_vec()),
             event_timers: steps(&timers.event).collect(),
             processing_timers: steps(&timers.processing).collect(),
@@ -136,10 +135,9 @@ mod tests {
                     (text, Timers { event: Times::from_vec(event), processing: Times::from_vec(processing) })
                 });
                 write(&mut written, &key, state.as_ref().map(|(text, timers)| (text, timers)));
-                let key = SmolStr::from(key);
                 expected.entries.push(match &state {
                     Some((text, timers)) => Entry::of(&key, text, timers),
-                    None => Entry { key: key.to_string(), ..Entry::default() },
+                    None => Entry { key, ..Entry::default() },
                 });
                 if let Some((_, held)) = &state {
                     let entry = expected.entries.last().unwrap();

@@ -256,7 +256,9 @@ impl Bench {
         assert_eq!(self.outputs, self.model.outputs(), "{after:?}");
         assert_eq!(self.runner.keys(), self.model.key_count(), "{after:?}");
         for key in keys {
-            let slot = self.runner.slots.get(key.as_str());
+            let id = self.runner.slots.find(key);
+            let slot = id.and_then(|id| self.runner.slots.get_mut(id));
+            let slot = slot.as_deref();
             assert_eq!(slot.map(|s| &s.state), self.model.state(key), "{key} after {after:?}");
             assert_eq!(slot.map(|s| &s.timers), self.model.timers(key), "{key} after {after:?}");
         }
