@@ -8,10 +8,9 @@ use payguard_model::{
     parse_confirmation, parse_payment, parse_rule_change, raw_text,
 };
 use payguard_operators::card_profile::CardProfiles;
-use payguard_operators::confirmation_join::MAX_DELAY_MS;
+use payguard_operators::matching::{MAX_DELAY_MS, unconfirmed};
 use payguard_operators::sequences::SequenceRules;
 use payguard_operators::testing::Harness;
-use payguard_operators::unconfirmed::{self, TIMEOUT_MS};
 use payguard_operators::{amount_spike, blocked_country, velocity};
 use payguard_publish::{
     ALERTS_TOPIC, CONFIRMED_TOPIC, DLQ_TOPIC, LATE_TOPIC, PROFILES_TOPIC, REJECTED_RULES_TOPIC, SESSIONS_TOPIC,
@@ -144,7 +143,7 @@ impl Expected {
                 self.add(CONFIRMED_TOPIC, &to_json(&pair));
             }
             if own.is_empty() {
-                let detail = setup.config.language().unconfirmed(TIMEOUT_MS);
+                let detail = setup.config.language().unconfirmed(MAX_DELAY_MS);
                 self.alerts([FraudAlert::of(unconfirmed::RULE_ID, payment, detail)]);
             }
         }

@@ -35,8 +35,8 @@ const DROPPED: [(&str, &str, &str); 5] = [
     ("dropped.card_sessions", "window", "card-sessions.late_dropped"),
     ("dropped.card_testing", "rules", "card-sequences.card_testing_late"),
     ("dropped.impossible_travel", "rules", "card-sequences.impossible_travel_late"),
-    ("dropped.join_payments", "match", "join-confirmations.late_payments"),
-    ("dropped.join_confirmations", "match", "join-confirmations.late_confirmations"),
+    ("dropped.join_payments", "match", "payment-matching.late_payments"),
+    ("dropped.join_confirmations", "match", "payment-matching.late_confirmations"),
 ];
 
 /// The limit the stored outputs were made with: low enough that the rule fires.
@@ -239,7 +239,7 @@ async fn every_small_case_of_lessons_3_to_10_equals_flink_as_files() {
                 // Two files are merged by watermark: the confirmations behind the payment's watermark go first, the
                 // one that came after it too, and at the payment's own watermark it is late for the join.
                 assert_eq!(run.topic("payments.confirmed"), [Value::Null; 0], "{}", case.name);
-                assert_eq!(run.count("match", "join-confirmations.late_payments"), 1, "{}", case.name);
+                assert_eq!(run.count("match", "payment-matching.late_payments"), 1, "{}", case.name);
                 continue;
             }
             assert_case("as files", &case, &run);

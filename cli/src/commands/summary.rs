@@ -8,8 +8,9 @@ use payguard_aws::usage::UsageSnapshot;
 use payguard_engine::{Head, TaskId};
 use payguard_local::accounting::{self, Discrepancy};
 use payguard_model::Reason;
+use payguard_operators::matching::unconfirmed;
 use payguard_operators::sequences::{card_testing, impossible_travel};
-use payguard_operators::{amount_spike, blocked_country, unconfirmed, velocity};
+use payguard_operators::{amount_spike, blocked_country, velocity};
 use payguard_topology::{stage, stream};
 use serde_json::json;
 
@@ -30,8 +31,8 @@ const DROPPED: [(&str, &str); 5] = [
     (stage::WINDOW, "merchant-stats-salted.too_late"),
     (stage::RULES, "card-sequences.card_testing_late"),
     (stage::RULES, "card-sequences.impossible_travel_late"),
-    (stage::MATCH, "join-confirmations.late_payments"),
-    (stage::MATCH, "join-confirmations.late_confirmations"),
+    (stage::MATCH, "payment-matching.late_payments"),
+    (stage::MATCH, "payment-matching.late_confirmations"),
 ];
 
 /// The figures of a finished run.

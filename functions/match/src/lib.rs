@@ -7,16 +7,14 @@ use payguard_engine::keyed::KeyedRunner;
 use payguard_engine::logic::{Collector, DecodeError, OperatorState, StageLogic};
 use payguard_engine::task::consumer::{Body, MakeBody};
 use payguard_model::{ConfirmedPayment, EventTime, FraudAlert, Payment, PaymentConfirmation};
-use payguard_operators::confirmation_join::ConfirmationJoin;
-use payguard_operators::unconfirmed::UnconfirmedRule;
-use payguard_operators::{MatchEvent, TimerDomain};
+use payguard_operators::TimerDomain;
+use payguard_operators::matching::{MatchEvent, MatchOutput, PaymentMatching, unconfirmed};
 use payguard_topology::{Config, Topology, operator, stage, stream};
 use prost::Message;
 
-/// The operators of `match`; one that is switched off is absent.
+/// The operator of `match` and its streams.
 struct MatchStage {
-    join: Option<KeyedRunner<ConfirmationJoin>>,
-    unconfirmed: Option<KeyedRunner<UnconfirmedRule>>,
+    matching: KeyedRunner<PaymentMatching>,
     /// Number of the input stream with payments; the other one has the confirmations.
     payments: Option<usize>,
     outputs: Outputs,
@@ -41,13 +39,14 @@ pub fn make(config: &Config, topology: &Topology) -> MakeBody {
         confirmed: topology.output(&id, stream::CONFIRMED),
         alerts: topology.output(&id, stream::UNCONFIRMED),
     };
-    let join = config.has_operator(operator::JOIN).then_some(ConfirmationJoin);
-    let unconfirmed = UnconfirmedRule { language: config.language() };
-    let unconfirmed = config.has_operator(operator::UNCONFIRMED).then_some(unconfirmed);
+    let matching = PaymentMatching {
+        join: config.has_operator(operator::JOIN),
+        unconfirmed: config.has_operator(operator::UNCONFIRMED),
+        language: config.language(),
+    };
     Arc::new(move || {
         Body::Operators(Box::new(MatchStage {
-            join: join.map(KeyedRunner::new),
-            unconfirmed: unconfirmed.map(KeyedRunner::new),
+            matching: KeyedRunner::new(matching),
             payments,
             outputs,
             payment: MatchEvent::Payment(Payment::default()),
@@ -63,35 +62,21 @@ impl StageLogic for MatchStage {
         let (MatchEvent::Payment(Payment { payment_id, .. })
         | MatchEvent::Confirmation(PaymentConfirmation { payment_id, .. })) = &*event;
         let outputs = self.outputs;
-        if let Some(join) = &mut self.join {
-            join.process(payment_id, event, out, &mut |out, time, pair| outputs.confirmed(&pair, time, out));
-        }
-        if let Some(rule) = &mut self.unconfirmed {
-            rule.process(payment_id, event, out, &mut |out, time, alert| outputs.alert(alert, time, out));
-        }
+        self.matching.process(payment_id, event, out, &mut |out, time, output| outputs.emit(output, time, out));
         Ok(())
     }
 
     fn next_event_timer(&self) -> Option<EventTime> {
-        let join = self.join.as_ref().and_then(|r| r.next_timer(TimerDomain::EventTime));
-        let unconfirmed = self.unconfirmed.as_ref().and_then(|r| r.next_timer(TimerDomain::EventTime));
-        join.into_iter().chain(unconfirmed).min().map(EventTime)
+        self.matching.next_timer(TimerDomain::EventTime).map(EventTime)
     }
 
     fn on_watermark(&mut self, out: &mut Collector) {
         let outputs = self.outputs;
-        if let Some(join) = &mut self.join {
-            join.fire(TimerDomain::EventTime, out, &mut |out, time, pair| outputs.confirmed(&pair, time, out));
-        }
-        if let Some(rule) = &mut self.unconfirmed {
-            rule.fire(TimerDomain::EventTime, out, &mut |out, time, alert| outputs.alert(alert, time, out));
-        }
+        self.matching.fire(TimerDomain::EventTime, out, &mut |out, time, output| outputs.emit(output, time, out));
     }
 
     fn states(&mut self) -> Vec<&mut dyn OperatorState> {
-        let join = self.join.as_mut().map(|r| r as &mut dyn OperatorState);
-        let unconfirmed = self.unconfirmed.as_mut().map(|r| r as &mut dyn OperatorState);
-        join.into_iter().chain(unconfirmed).collect()
+        vec![&mut self.matching]
     }
 }
 
@@ -111,6 +96,13 @@ fn read(event: &mut MatchEvent, payload: &[u8]) -> Result<(), DecodeError> {
 }
 
 impl Outputs {
+    fn emit(self, output: MatchOutput, time: EventTime, out: &mut Collector) {
+        match output {
+            MatchOutput::Confirmed(pair) => self.confirmed(&pair, time, out),
+            MatchOutput::Alert(alert) => self.alert(alert, time, out),
+        }
+    }
+
     fn confirmed(self, pair: &ConfirmedPayment, time: EventTime, out: &mut Collector) {
         if let Some(output) = self.confirmed {
             out.emit(output, &pair.payment_id, time, pair);
@@ -118,7 +110,7 @@ impl Outputs {
     }
 
     fn alert(self, alert: FraudAlert, time: EventTime, out: &mut Collector) {
-        out.count("alerts", payguard_operators::unconfirmed::RULE_ID, 1);
+        out.count("alerts", unconfirmed::RULE_ID, 1);
         if let Some(output) = self.alerts {
             let alert = alert.decided_by(&out.origin().task, out.origin().seq, out.watermark(), None);
             out.emit(output, &alert.merchant_id, time, &alert);

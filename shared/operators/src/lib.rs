@@ -16,10 +16,10 @@ mod bucket_rule;
 pub mod buckets;
 pub mod card_profile;
 pub mod card_sessions;
-pub mod confirmation_join;
 pub mod dedup;
 pub mod detail;
 pub mod lateness;
+pub mod matching;
 pub mod merchant_stats;
 mod minute_windows;
 pub mod operator;
@@ -27,7 +27,6 @@ pub mod salted_stats;
 pub mod sequences;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-pub mod unconfirmed;
 pub mod velocity;
 pub mod watermark;
 
@@ -37,6 +36,6 @@ mod lesson_tests;
 mod model_tests;
 
 pub use bucket_rule::RuleState;
-pub use confirmation_join::MatchEvent;
+pub use matching::{MatchEvent, MatchOutput};
 pub use minute_windows::{WindowTotal, WindowTotals};
 pub use operator::{Context, KeyedOperator, TimerDomain, Timers, Times};

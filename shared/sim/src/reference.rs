@@ -16,13 +16,12 @@ use payguard_operators::amount_spike::AmountSpikeRule;
 use payguard_operators::blocked_country;
 use payguard_operators::card_profile::CardProfiles;
 use payguard_operators::card_sessions::CardSessionWindow;
-use payguard_operators::confirmation_join::{ConfirmationJoin, MatchEvent};
 use payguard_operators::dedup::is_expired;
 use payguard_operators::detail::DetailLanguage;
+use payguard_operators::matching::{MatchEvent, MatchOutput, PaymentMatching};
 use payguard_operators::merchant_stats::{MerchantStatsWindow, Output};
 use payguard_operators::sequences::SequenceRules;
 use payguard_operators::testing::Harness;
-use payguard_operators::unconfirmed::UnconfirmedRule;
 use payguard_operators::velocity::VelocityRule;
 
 /// How far behind the newest event the watermark is.
@@ -257,26 +256,29 @@ impl Reference {
         let mut events = std::mem::take(&mut self.payments);
         events.append(&mut self.confirmations);
         events.sort_by_key(|(stamp, _)| *stamp);
-        let mut join = Harness::new(ConfirmationJoin);
-        let mut rule = Harness::new(UnconfirmedRule { language: self.configured.language });
+        let mut matching =
+            Harness::new(PaymentMatching { join: true, unconfirmed: true, language: self.configured.language });
         let mut alerts = Vec::new();
         let end = std::iter::once((EventTime::MAX, None));
         for (stamp, event) in events.into_iter().map(|(stamp, event)| (stamp, Some(event))).chain(end) {
-            let before = rule.watermark();
-            join.advance_watermark(stamp);
-            rule.advance_watermark(stamp);
-            let raised = rule.outputs().to_vec();
-            rule.take_outputs();
-            alerts.extend(raised.into_iter().map(|(time, alert)| (before.max(time.minus(1)), alert)));
+            let before = matching.watermark();
+            matching.advance_watermark(stamp);
+            let raised = matching.outputs().to_vec();
+            matching.take_outputs();
+            alerts.extend(raised.into_iter().filter_map(|(time, output)| match output {
+                MatchOutput::Alert(alert) => Some((before.max(time.minus(1)), alert)),
+                MatchOutput::Confirmed(_) => None,
+            }));
             let Some(event) = event else { break };
             let id = match &event {
                 MatchEvent::Payment(payment) => &payment.payment_id,
                 MatchEvent::Confirmation(confirmation) => &confirmation.payment_id,
             };
-            join.process(id, &event);
-            rule.process(id, &event);
-            for pair in join.take_outputs() {
-                self.publish(self.configured.names.confirmed, pair.payment_id.clone(), to_json(&pair));
+            matching.process(id, &event);
+            for output in matching.take_outputs() {
+                if let MatchOutput::Confirmed(pair) = output {
+                    self.publish(self.configured.names.confirmed, pair.payment_id.clone(), to_json(&pair));
+                }
             }
         }
         alerts

@@ -9,11 +9,9 @@ use payguard_operators::{
     blocked_country,
     card_profile::CardProfiles,
     card_sessions::CardSessionWindow,
-    confirmation_join::ConfirmationJoin,
     dedup,
     merchant_stats::MerchantStatsWindow,
     salted_stats::{CombineParts, SaltedStatsWindow},
-    unconfirmed::UnconfirmedRule,
     velocity::VelocityRule,
 };
 
@@ -172,7 +170,7 @@ fn stages(config: &Config) -> Vec<Stage> {
     let sequences = [operator::CARD_TESTING, operator::IMPOSSIBLE_TRAVEL];
     let rules =
         [VelocityRule::ID, blocked_country::ID, AmountSpikeRule::ID, sequences[0], sequences[1], CardProfiles::ID];
-    let pairs = [ConfirmationJoin::ID, UnconfirmedRule::ID];
+    let pairs = operator::WITH_CONFIRMATIONS;
     let shards = &config.shards;
     let parse = StageKind::Source { topics: source_topics(config) };
     let control = StageKind::Broadcast { topic: config.source.rules_topic.clone() };

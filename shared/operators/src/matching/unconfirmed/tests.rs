@@ -1,5 +1,11 @@
+use payguard_model::{EventTime, FraudAlert};
+
 use super::*;
+use crate::detail::DetailLanguage;
+use crate::matching::{MatchEvent, PaymentMatching};
 use crate::testing::{Harness, payment};
+
+const RULE: PaymentMatching = PaymentMatching { join: false, unconfirmed: true, language: DetailLanguage::Ru };
 
 /// What arrives for payment p1.
 #[derive(Clone, Copy)]
@@ -13,8 +19,8 @@ enum Step {
 }
 use Step::{Confirm, Pay, Watermark};
 
-fn run(steps: &[Step]) -> Harness<UnconfirmedRule> {
-    let mut harness = Harness::new(UnconfirmedRule { language: DetailLanguage::Ru });
+fn run(steps: &[Step]) -> Harness<PaymentMatching> {
+    let mut harness = Harness::new(RULE);
     for &step in steps {
         match step {
             Pay(t) => harness.process("p1", &MatchEvent::Payment(payment("p1", "c1", "m1", 100, t))),
@@ -38,11 +44,12 @@ fn alerts(steps: &[Step]) -> usize {
 #[test]
 fn lesson_9_alerts_when_the_confirmation_never_arrives() {
     let trigger = Payment { source_partition: 1, source_offset: 9, ..payment("p1", "c1", "m1", 100, 1_000) };
-    let mut harness = Harness::new(UnconfirmedRule { language: DetailLanguage::Ru });
+    let mut harness = Harness::new(RULE);
     harness.process("p1", &MatchEvent::Payment(trigger.clone()));
     harness.advance_watermark(EventTime(301_000));
     let alert = FraudAlert::of("unconfirmed", &trigger, "нет подтверждения за 300 секунд".to_owned());
-    assert_eq!(harness.outputs(), [(EventTime(301_000), alert.with_fact("timeout_ms", 300_000))]);
+    let alert = MatchOutput::Alert(alert.with_fact("timeout_ms", 300_000));
+    assert_eq!(harness.outputs(), [(EventTime(301_000), alert)]);
     assert_eq!((harness.key_count(), harness.timer_count(TimerDomain::EventTime)), (0, 0));
 }
 
@@ -76,6 +83,17 @@ fn lesson_9_unconfirmed_table() {
             "the first payment uses it up, and its timer ends the next one's wait",
             &[Confirm(900), Pay(1_000), Pay(2_000), Watermark(300_900)],
             1,
+        ),
+        (
+            "a payment that replaces another is told of when the first one's time comes",
+            &[Pay(1_000), Pay(2_000), Watermark(301_000)],
+            1,
+        ),
+        ("and the timer of its own finds nothing", &[Pay(1_000), Pay(2_000), Watermark(900_000)], 1),
+        (
+            "but ends the wait of a third",
+            &[Pay(1_000), Pay(2_000), Watermark(301_000), Pay(3_000), Watermark(302_000)],
+            2,
         ),
         ("a second confirmation changes nothing", &[Pay(1_000), Confirm(2_000), Confirm(3_000), Watermark(900_000)], 0),
     ];

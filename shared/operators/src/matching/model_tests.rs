@@ -2,13 +2,18 @@
 //!
 //! The n-th arrival of the join has amount or status n: equal pairs mean the same payment and the same confirmation.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
+use super::join::{LATE_CONFIRMATIONS, LATE_PAYMENTS};
 use super::*;
-use crate::detail::DetailLanguage;
 use crate::model_tests::on_scale;
 use crate::testing::{Harness, payment};
-use crate::unconfirmed::UnconfirmedRule;
+
+const BOTH: PaymentMatching = PaymentMatching { join: true, unconfirmed: true, language: DetailLanguage::En };
+const JOIN: PaymentMatching = PaymentMatching { unconfirmed: false, ..BOTH };
+const RULE: PaymentMatching = PaymentMatching { join: false, ..BOTH };
 
 const IDS: [&str; 3] = ["p0", "p1", "p2"];
 
@@ -101,9 +106,10 @@ impl NaiveJoin {
     }
 }
 
-fn pairs(harness: &Harness<ConfirmationJoin>) -> Vec<Pair> {
+fn pairs(harness: &Harness<PaymentMatching>) -> Vec<Pair> {
     let number = |text: &Option<String>| text.as_ref().unwrap().parse::<usize>().unwrap();
-    let pairs = harness.outputs().iter().map(|(t, pair)| {
+    let pairs = harness.outputs().iter().map(|(t, output)| {
+        let MatchOutput::Confirmed(pair) = output else { panic!("{output:?}") };
         let id = IDS.iter().position(|id| *id == pair.payment_id).unwrap();
         let payment = usize::try_from(pair.amount_minor).unwrap();
         (id, payment, number(&pair.status), pair.confirmation_delay_ms, t.0)
@@ -116,7 +122,7 @@ proptest! {
 
     #[test]
     fn lesson_9_join_agrees_with_every_arrival_against_every_one_before(steps in steps(IDS.len())) {
-        let mut harness = Harness::new(ConfirmationJoin);
+        let mut harness = Harness::new(JOIN);
         let mut naive = NaiveJoin::default();
         for (n, step) in steps.iter().chain([&Step::Watermark(i64::MAX - 1), &Step::Watermark(i64::MAX)]).enumerate() {
             match *step {
@@ -145,6 +151,41 @@ proptest! {
         }
     }
 
+    /// Sharing state and timers, each part does what it does alone, and nothing is left that neither needs.
+    #[test]
+    fn the_join_and_the_rule_do_not_disturb_each_other(steps in steps(IDS.len())) {
+        let mut harnesses = [BOTH, JOIN, RULE].map(Harness::new);
+        for (n, step) in steps.iter().chain([&Step::Watermark(i64::MAX - 1), &Step::Watermark(i64::MAX)]).enumerate() {
+            for harness in &mut harnesses {
+                match *step {
+                    Step::Pay { id, t } => {
+                        let paid = payment(IDS[id], "c1", "m1", i64::try_from(n).unwrap(), t);
+                        harness.process(IDS[id], &MatchEvent::Payment(paid));
+                    }
+                    Step::Confirm { id, t } => harness.process(IDS[id], &confirmation(IDS[id], &n.to_string(), t)),
+                    Step::Watermark(ms) => harness.advance_watermark(EventTime(ms)),
+                    Step::Restart => harness.restart(),
+                }
+            }
+            let [both, join, rule] = &harnesses;
+            for id in IDS {
+                let alone = [join, rule].map(|h| h.timers(id).map_or(&[][..], |t| t.of(TimerDomain::EventTime)));
+                let expected: BTreeSet<i64> = alone.into_iter().flatten().copied().collect();
+                let shared = both.timers(id).map_or(&[][..], |t| t.of(TimerDomain::EventTime));
+                prop_assert_eq!(shared, expected.into_iter().collect::<Vec<_>>());
+            }
+        }
+        let is_pair = |output: &&(EventTime, MatchOutput)| matches!(output.1, MatchOutput::Confirmed(_));
+        let [both, join, rule] = harnesses;
+        prop_assert_eq!(both.outputs().iter().filter(is_pair).collect::<Vec<_>>(), join.outputs().iter().collect::<Vec<_>>());
+        prop_assert_eq!(
+            both.outputs().iter().filter(|output| !is_pair(output)).collect::<Vec<_>>(),
+            rule.outputs().iter().collect::<Vec<_>>()
+        );
+        prop_assert_eq!(both.counter(LATE_PAYMENTS), join.counter(LATE_PAYMENTS));
+        prop_assert_eq!(both.key_count() == 0, join.key_count() == 0 && rule.key_count() == 0);
+    }
+
     /// At most one payment and one confirmation of an id: an alert unless the confirmation came first and was still
     /// remembered, or came second and before the deadline.
     #[test]
@@ -155,7 +196,7 @@ proptest! {
             confirmed: Option<i64>,
             is_settled: bool,
         }
-        let mut harness = Harness::new(UnconfirmedRule { language: DetailLanguage::En });
+        let mut harness = Harness::new(RULE);
         let mut ids: Vec<Id> = (0..12).map(|_| Id::default()).collect();
         let (mut expected, mut memory_of) = (Vec::new(), [false; 12]);
         for step in steps.iter().chain([&Step::Watermark(i64::MAX - 1), &Step::Watermark(i64::MAX)]) {
@@ -187,7 +228,10 @@ proptest! {
                 _ => {}
             }
         }
-        let found = harness.outputs().iter().map(|(_, alert)| (alert.alert_id.clone(), alert.event_time_ms));
+        let found = harness.outputs().iter().map(|(_, output)| {
+            let MatchOutput::Alert(alert) = output else { panic!("{output:?}") };
+            (alert.alert_id.clone(), alert.event_time_ms)
+        });
         let mut found: Vec<_> = found.collect();
         found.sort();
         expected.sort();

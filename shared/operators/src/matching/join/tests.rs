@@ -1,5 +1,9 @@
 use super::*;
+use crate::detail::DetailLanguage;
+use crate::matching::{MatchEvent, PaymentMatching};
 use crate::testing::{Harness, payment};
+
+const JOIN: PaymentMatching = PaymentMatching { join: true, unconfirmed: false, language: DetailLanguage::En };
 
 /// What arrives for payment p1.
 enum Step {
@@ -21,8 +25,8 @@ fn confirm(status: &str, t: i64) -> MatchEvent {
     MatchEvent::Confirmation(PaymentConfirmation { payment_id: "p1".to_owned(), status, event_time_ms: t })
 }
 
-fn run(steps: &[Step]) -> Harness<ConfirmationJoin> {
-    let mut harness = Harness::new(ConfirmationJoin);
+fn run(steps: &[Step]) -> Harness<PaymentMatching> {
+    let mut harness = Harness::new(JOIN);
     for step in steps {
         match *step {
             Pay(amount, t) => harness.process("p1", &pay(amount, t)),
@@ -36,14 +40,16 @@ fn run(steps: &[Step]) -> Harness<ConfirmationJoin> {
 
 /// (Amount, status, delay) of the pairs.
 fn pairs(steps: &[Step]) -> Vec<(i64, String, i64)> {
-    let mut harness = run(steps);
-    let pairs = harness.take_outputs().into_iter();
-    pairs.map(|pair| (pair.amount_minor, pair.status.unwrap(), pair.confirmation_delay_ms)).collect()
+    let found = run(steps).take_outputs().into_iter().map(|output| {
+        let MatchOutput::Confirmed(pair) = output else { panic!("{output:?}") };
+        (pair.amount_minor, pair.status.unwrap(), pair.confirmation_delay_ms)
+    });
+    found.collect()
 }
 
 #[test]
 fn lesson_9_joins_only_confirmations_inside_the_interval() {
-    let mut harness = Harness::new(ConfirmationJoin);
+    let mut harness = Harness::new(JOIN);
     let confirmation = |id: &str, t| {
         let status = Some("OK".to_owned());
         MatchEvent::Confirmation(PaymentConfirmation { payment_id: id.to_owned(), status, event_time_ms: t })
@@ -59,6 +65,7 @@ fn lesson_9_joins_only_confirmations_inside_the_interval() {
         status: Some("OK".to_owned()),
         confirmation_delay_ms: 2_000,
     };
+    let pair = MatchOutput::Confirmed(pair);
     assert_eq!(harness.outputs(), [(EventTime(3_000), pair)], "with the later of the two times");
     harness.advance_watermark(EventTime::MAX);
     assert_eq!((harness.key_count(), harness.timer_count(TimerDomain::EventTime)), (0, 0));
@@ -113,7 +120,7 @@ fn lesson_9_what_is_dropped_is_counted() {
 #[test]
 fn lesson_9_a_status_is_passed_on_as_it_is() {
     for status in [None, Some(""), Some("DECLINED")] {
-        let mut harness = Harness::new(ConfirmationJoin);
+        let mut harness = Harness::new(JOIN);
         let confirmation = PaymentConfirmation {
             payment_id: "p1".to_owned(),
             status: status.map(str::to_owned),
@@ -121,6 +128,7 @@ fn lesson_9_a_status_is_passed_on_as_it_is() {
         };
         harness.process("p1", &MatchEvent::Confirmation(confirmation));
         harness.process("p1", &pay(1, 1_000));
-        assert_eq!(harness.outputs()[0].1.status.as_deref(), status);
+        let [(_, MatchOutput::Confirmed(pair))] = harness.outputs() else { panic!("{:?}", harness.outputs()) };
+        assert_eq!(pair.status.as_deref(), status);
     }
 }
