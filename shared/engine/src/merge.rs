@@ -6,8 +6,8 @@
 //! [`Alignment::MaxDrift`] lets records run ahead of an input that is silent, by a bounded time.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
-use bytes::Bytes;
 use payguard_model::EventTime;
 use payguard_operators::watermark::combine;
 
@@ -48,19 +48,19 @@ pub struct MergeInput {
 }
 
 /// A record on its way to the operators.
-#[derive(Debug)]
-pub struct MergedRecord {
+#[derive(Clone, Copy, Debug)]
+pub struct MergedRecord<'a> {
     /// Number of the input stream in the topology.
     pub stream: usize,
     /// Protobuf bytes.
-    pub payload: Bytes,
+    pub payload: &'a [u8],
 }
 
 /// What the merge says.
-#[derive(Debug)]
-pub enum Next {
+#[derive(Clone, Copy, Debug)]
+pub enum Next<'a> {
     /// Advance to the watermark, then handle the record.
-    Record(MergedRecord),
+    Record(MergedRecord<'a>),
     /// Nothing may be taken until one of the silent inputs shows something.
     Blocked,
     /// All buffers are empty.
@@ -72,13 +72,15 @@ pub enum Next {
 pub struct Merger {
     inputs: Vec<MergeInput>,
     alignment: Alignment,
+    /// The row of the record that was taken last, when it was the row's last one.
+    spent: Option<BufferedRow>,
 }
 
 impl Merger {
     /// A merger without inputs.
     #[must_use]
     pub fn new(alignment: Alignment) -> Merger {
-        Merger { inputs: Vec::new(), alignment }
+        Merger { inputs: Vec::new(), alignment, spent: None }
     }
 
     /// Adds an input at its committed state, keeping the inputs sorted by id. Nothing happens when it is known.
@@ -118,7 +120,7 @@ impl Merger {
     ///
     /// # Errors
     /// When a buffered slice does not parse.
-    pub fn take_next(&mut self) -> Result<Next, SliceError> {
+    pub fn take_next(&mut self) -> Result<Next<'_>, SliceError> {
         let mut best: Option<(EventTime, usize)> = None;
         for (index, input) in self.inputs.iter().enumerate() {
             if let Some(stamp) = input.next_stamp()
@@ -133,12 +135,14 @@ impl Merger {
         }
         let input = &mut self.inputs[index];
         let row = input.rows.front_mut().expect("an input with a next stamp has a row");
-        let (stream, payload) = row.take()?.expect("an input with a next stamp has a record");
+        let (slice, range) = row.take()?.expect("an input with a next stamp has a record");
         input.state.position.within += 1;
         input.state.watermark_ms = input.state.watermark_ms.max(stamp.0);
         input.state.idle = false;
-        input.pass_finished_rows();
-        Ok(Next::Record(MergedRecord { stream, payload }))
+        self.spent = input.pass_finished_rows();
+        let row = self.spent.as_ref().or_else(|| self.inputs[index].rows.front());
+        let (stream, reader) = &row.expect("the record's row is spent or still there").slices[slice];
+        Ok(Next::Record(MergedRecord { stream: *stream, payload: reader.payload(range) }))
     }
 
     /// The watermark of the next record, if one may be taken, otherwise that of the inputs as they stand.
@@ -200,7 +204,9 @@ impl MergeInput {
         self.rows.is_empty() && self.state.idle
     }
 
-    fn pass_finished_rows(&mut self) {
+    /// Goes on to the first row that has records left; returns the row it leaves, if it leaves any.
+    fn pass_finished_rows(&mut self) -> Option<BufferedRow> {
+        let mut left = None;
         while let Some(row) = self.rows.front()
             && row.peek().is_none()
         {
@@ -209,8 +215,9 @@ impl MergeInput {
                 watermark_ms: row.watermark.0.max(self.state.watermark_ms),
                 idle: row.idle,
             };
-            self.rows.pop_front();
+            left = left.or(self.rows.pop_front());
         }
+        left
     }
 }
 
@@ -225,10 +232,10 @@ impl BufferedRow {
         self.earliest().and_then(|i| self.slices[i].1.peek()).map(|record| record.stamp)
     }
 
-    fn take(&mut self) -> Result<Option<(usize, Bytes)>, SliceError> {
+    /// Takes the next record: the number of its slice and where its payload is.
+    fn take(&mut self) -> Result<Option<(usize, Range<usize>)>, SliceError> {
         let Some(i) = self.earliest() else { return Ok(None) };
-        let (stream, reader) = &mut self.slices[i];
-        Ok(reader.take()?.map(|record| (*stream, record.payload)))
+        Ok(self.slices[i].1.pass()?.map(|(_, range)| (i, range)))
     }
 }
 

@@ -10,7 +10,9 @@
 //! equal stamp as they were emitted, so that it does not depend on where one commit ended and the next began. Slices
 //! of more than [`COMPRESS_FROM`] bytes are LZ4 blocks when that makes them smaller.
 
-use bytes::{Buf, BufMut, Bytes};
+use std::ops::Range;
+
+use bytes::{BufMut, Bytes};
 use payguard_model::EventTime;
 use prost::encoding::{decode_varint, encode_varint};
 
@@ -31,13 +33,15 @@ struct SliceBuilder {
 }
 
 /// Collects the output records of one commit.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SegmentBuilder {
     /// Per output stream: its name and one builder per consumer shard.
     outputs: Vec<(String, Vec<SliceBuilder>)>,
     /// Records so far.
     records: u64,
     bytes: usize,
+    /// Room for compressed blocks.
+    scratch: Vec<u8>,
 }
 
 /// A finished segment and its index.
@@ -83,7 +87,7 @@ impl SegmentBuilder {
             .into_iter()
             .map(|(stream, shards)| (stream.to_owned(), (0..shards).map(|_| SliceBuilder::default()).collect()))
             .collect();
-        SegmentBuilder { outputs, records: 0, bytes: 0 }
+        SegmentBuilder { outputs, records: 0, bytes: 0, scratch: Vec::new() }
     }
 
     /// Shards of the consumer of output `output`.
@@ -122,38 +126,40 @@ impl SegmentBuilder {
         self.bytes += len;
     }
 
-    /// Lays the slices and the delta out as one run of bytes.
+    /// Lays the slices and the delta out as one run of bytes, and leaves the builder empty for the next commit, its
+    /// buffers as large as they have grown.
     #[must_use]
-    pub fn finish(self, delta: &[u8]) -> Segment {
+    pub fn finish(&mut self, delta: &[u8]) -> Segment {
         let mut bytes = Vec::with_capacity(self.bytes + delta.len() + 64);
         let mut slices = Vec::new();
-        for (stream, shards) in self.outputs {
-            for (shard, builder) in shards.into_iter().enumerate() {
+        for (stream, shards) in &mut self.outputs {
+            for (shard, builder) in shards.iter_mut().enumerate() {
                 if builder.count == 0 {
                     continue;
                 }
-                let mut slice = append(&mut bytes, &builder.bytes);
-                slice.stream.clone_from(&stream);
+                let mut slice = append(&mut bytes, &builder.bytes, &mut self.scratch);
+                slice.stream.clone_from(stream);
                 slice.shard = u32::try_from(shard).unwrap_or(u32::MAX);
                 slice.count = builder.count;
                 slice.min_event_time_ms = builder.min_event_time;
                 slice.max_event_time_ms = builder.max_event_time;
                 slices.push(slice);
+                let mut buffer = std::mem::take(&mut builder.bytes);
+                buffer.clear();
+                *builder = SliceBuilder { bytes: buffer, ..SliceBuilder::default() };
             }
         }
-        let delta = (!delta.is_empty()).then(|| append(&mut bytes, delta));
+        (self.records, self.bytes) = (0, 0);
+        let delta = (!delta.is_empty()).then(|| append(&mut bytes, delta, &mut self.scratch));
         Segment { bytes: Bytes::from(bytes), slices, delta }
     }
 }
 
 /// Appends `raw`, compressed when that pays, and describes where it went.
-fn append(bytes: &mut Vec<u8>, raw: &[u8]) -> Slice {
+fn append(bytes: &mut Vec<u8>, raw: &[u8], scratch: &mut Vec<u8>) -> Slice {
     let offset = bytes.len();
-    let packed = if raw.len() >= COMPRESS_FROM { compress(bytes, raw) } else { 0 };
-    if packed == 0 || packed >= raw.len() {
-        bytes.truncate(offset);
-        bytes.put_slice(raw);
-    }
+    let packed = if raw.len() >= COMPRESS_FROM { compress(raw, scratch) } else { None };
+    bytes.put_slice(packed.filter(|packed| packed.len() < raw.len()).unwrap_or(raw));
     let stored = &bytes[offset..];
     Slice {
         offset: offset as u64,
@@ -164,13 +170,14 @@ fn append(bytes: &mut Vec<u8>, raw: &[u8]) -> Slice {
     }
 }
 
-/// Appends the LZ4 block of `raw` and returns its length; 0 when it has none.
-fn compress(bytes: &mut Vec<u8>, raw: &[u8]) -> usize {
-    let offset = bytes.len();
-    bytes.resize(offset + lz4_flex::block::get_maximum_output_size(raw.len()), 0);
-    let packed = lz4_flex::block::compress_into(raw, &mut bytes[offset..]).unwrap_or(0);
-    bytes.truncate(offset + packed);
-    packed
+/// The LZ4 block of `raw`, in `scratch`, which grows as needed and is never cleared.
+fn compress<'s>(raw: &[u8], scratch: &'s mut Vec<u8>) -> Option<&'s [u8]> {
+    let most = lz4_flex::block::get_maximum_output_size(raw.len());
+    if scratch.len() < most {
+        scratch.resize(most, 0);
+    }
+    let packed = lz4_flex::block::compress_into(raw, scratch).ok()?;
+    Some(&scratch[..packed])
 }
 
 /// Checks a slice's bytes against the index and unpacks them.
@@ -198,22 +205,30 @@ pub fn open(slice: &Slice, stored: &Bytes) -> Result<Bytes, SliceError> {
 #[derive(Debug, Clone)]
 pub struct SliceReader {
     bytes: Bytes,
+    /// Where what is not parsed yet begins.
+    rest: usize,
     left: u32,
     /// The next record, already parsed.
-    next: Option<Record>,
-    last_stamp: i64,
-    last_order: u64,
+    next: Option<(Header, Range<usize>)>,
+    last: Header,
 }
 
-/// One record of a slice.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+/// What precedes a record's payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
     /// The producer's watermark when it emitted the record.
     pub stamp: EventTime,
     /// Its number among the records of the commit.
     pub order: u64,
+}
+
+/// One record of a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// What precedes it.
+    pub header: Header,
     /// The protobuf bytes.
-    pub payload: Bytes,
+    pub payload: &'a [u8],
 }
 
 impl SliceReader {
@@ -222,22 +237,29 @@ impl SliceReader {
     /// # Errors
     /// When the first record does not parse.
     pub fn new(bytes: Bytes, count: u32) -> Result<SliceReader, SliceError> {
-        let mut reader = SliceReader { bytes, left: count, next: None, last_stamp: 0, last_order: 0 };
+        let last = Header { stamp: EventTime(0), order: 0 };
+        let mut reader = SliceReader { bytes, rest: 0, left: count, next: None, last };
         reader.advance()?;
         Ok(reader)
     }
 
-    /// The next record.
+    /// The next record's header.
     #[must_use]
-    pub fn peek(&self) -> Option<&Record> {
-        self.next.as_ref()
+    pub fn peek(&self) -> Option<Header> {
+        self.next.as_ref().map(|(header, _)| *header)
     }
 
     /// Takes the next record.
     ///
     /// # Errors
     /// When the one after it does not parse.
-    pub fn take(&mut self) -> Result<Option<Record>, SliceError> {
+    pub fn take(&mut self) -> Result<Option<Record<'_>>, SliceError> {
+        let taken = self.pass()?;
+        Ok(taken.map(|(header, range)| Record { header, payload: self.payload(range) }))
+    }
+
+    /// Takes the next record and says where its payload is.
+    pub(crate) fn pass(&mut self) -> Result<Option<(Header, Range<usize>)>, SliceError> {
         let taken = self.next.take();
         if taken.is_some() {
             self.advance()?;
@@ -245,29 +267,28 @@ impl SliceReader {
         Ok(taken)
     }
 
+    /// The payload of a record that was taken.
+    pub(crate) fn payload(&self, range: Range<usize>) -> &[u8] {
+        &self.bytes[range]
+    }
+
     fn advance(&mut self) -> Result<(), SliceError> {
+        let mut rest = &self.bytes[self.rest..];
         if self.left == 0 {
-            if self.bytes.has_remaining() {
-                return Err(SliceError::Malformed("bytes after the last record"));
-            }
-            return Ok(());
+            return if rest.is_empty() { Ok(()) } else { Err(SliceError::Malformed("bytes after the last record")) };
         }
         let malformed = |_| SliceError::Malformed("a record's header does not parse");
-        let step = decode_varint(&mut self.bytes).map_err(malformed)?;
-        let later = decode_varint(&mut self.bytes).map_err(malformed)?;
-        let len = decode_varint(&mut self.bytes).map_err(malformed)?;
-        if len > self.bytes.remaining() as u64 {
-            return Err(SliceError::Malformed("a record is longer than its slice"));
-        }
-        self.last_stamp = self.last_stamp.wrapping_add(unzigzag(step));
-        self.last_order = self.last_order.wrapping_add(later);
+        let step = decode_varint(&mut rest).map_err(malformed)?;
+        let later = decode_varint(&mut rest).map_err(malformed)?;
+        let len = decode_varint(&mut rest).map_err(malformed)?;
+        let len = usize::try_from(len).ok().filter(|len| *len <= rest.len());
+        let len = len.ok_or(SliceError::Malformed("a record is longer than its slice"))?;
+        self.last.stamp = EventTime(self.last.stamp.0.wrapping_add(unzigzag(step)));
+        self.last.order = self.last.order.wrapping_add(later);
         self.left -= 1;
-        self.next = Some(Record {
-            stamp: EventTime(self.last_stamp),
-            order: self.last_order,
-            // The check above makes the conversion exact.
-            payload: self.bytes.split_to(usize::try_from(len).unwrap_or(0)),
-        });
+        let start = self.bytes.len() - rest.len();
+        self.rest = start + len;
+        self.next = Some((self.last, start..self.rest));
         Ok(())
     }
 }
@@ -288,6 +309,9 @@ mod tests {
 
     fn build(records: &[(u32, i64, Vec<u8>)], delta: &[u8]) -> Segment {
         let mut builder = SegmentBuilder::new([("s", 3)]);
+        // What was built before leaves no trace.
+        builder.push(0, 1, EventTime(77), EventTime(77), 3, |b| b.put_slice(b"old"));
+        let _ = builder.finish(b"old delta");
         for (shard, stamp, payload) in records {
             builder.push(0, *shard, EventTime(*stamp), EventTime(*stamp), payload.len(), |b| b.put_slice(payload));
         }
@@ -315,8 +339,8 @@ mod tests {
                 for (order, (_, stamp, payload)) in expected {
                     prop_assert_eq!(reader.peek().map(|r| r.stamp.0), Some(*stamp));
                     let record = reader.take().unwrap().unwrap();
-                    prop_assert_eq!(record.stamp.0, *stamp);
-                    prop_assert_eq!(record.order, order as u64);
+                    prop_assert_eq!(record.header.stamp.0, *stamp);
+                    prop_assert_eq!(record.header.order, order as u64);
                     prop_assert_eq!(&record.payload[..], &payload[..]);
                 }
                 prop_assert_eq!(reader.take().unwrap(), None);

@@ -66,7 +66,7 @@ pub struct Settings {
     pub rows_ahead: usize,
     /// Flush at the latest this long after the last flush, milliseconds.
     pub flush_every_ms: i64,
-    /// Flush as soon as this much state is dirty.
+    /// Flush as soon as the deltas since the last flush, which a recovery reads, are this long.
     pub flush_bytes: usize,
     /// Wake consumers that got no data at most this often, milliseconds.
     pub watermark_wake_ms: i64,
@@ -85,12 +85,12 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            records_per_commit: 30_000,
+            records_per_commit: 100_000,
             bytes_per_commit: 6 << 20,
             inline_bytes: 8 << 10,
             rows_ahead: 4,
             flush_every_ms: 15_000,
-            flush_bytes: 32 << 20,
+            flush_bytes: 128 << 20,
             watermark_wake_ms: 200,
             lease_owner: None,
             lease_ms: 10_000,

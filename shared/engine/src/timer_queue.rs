@@ -1,62 +1,90 @@
 //! Timers of all keys of one operator, earliest first.
 //!
-//! Many keys share a time (the end of a bucket or window) and others have one of their own, so keys are kept by time:
-//! setting a timer is one push, and the keys of a time are sorted once, when it fires.
+//! Most timers lie ahead: a timer waits unsorted in the span of its time, and a span is sorted once, when its first timer
+//! is due. So setting a timer is one push into one of a few spans, however many timers there are.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 
-use smallvec::SmallVec;
+/// Length of a span, as a power of two: 1,024 ms.
+const SPAN_BITS: u32 = 10;
 
-/// Keys of one time.
-type Keys<K> = SmallVec<[K; 2]>;
+/// Timers that are not looked at yet.
+#[derive(Debug)]
+struct Span<K> {
+    earliest: i64,
+    timers: Vec<(i64, K)>,
+}
 
 /// Timers by (time, key). May hold timers that were deleted since; it never loses one.
 #[derive(Debug)]
 pub(crate) struct TimerQueue<K> {
-    waiting: BTreeMap<i64, Keys<K>>,
+    /// By time divided by the length of a span.
+    waiting: BTreeMap<i64, Span<K>>,
+    /// The timers up to the end of span `opened` that do not fire yet, by time, the next one last.
+    sorted: Vec<(i64, K)>,
+    opened: i64,
     /// Keys of `firing_at` that have not fired yet, the next one last.
-    firing: Keys<K>,
+    firing: Vec<K>,
     firing_at: i64,
 }
 
 impl<K> Default for TimerQueue<K> {
     fn default() -> TimerQueue<K> {
-        TimerQueue { waiting: BTreeMap::new(), firing: Keys::new(), firing_at: i64::MIN }
+        let none = i64::MIN;
+        TimerQueue { waiting: BTreeMap::new(), sorted: Vec::new(), opened: none, firing: Vec::new(), firing_at: none }
     }
 }
 
 impl<K> TimerQueue<K> {
     /// Adds a timer.
     pub(crate) fn push(&mut self, time: i64, key: K) {
-        self.waiting.entry(time).or_default().push(key);
+        let number = time >> SPAN_BITS;
+        if number <= self.opened {
+            let at = self.sorted.partition_point(|(other, _)| *other > time);
+            self.sorted.insert(at, (time, key));
+            return;
+        }
+        let span = self.waiting.entry(number).or_insert(Span { earliest: time, timers: Vec::new() });
+        span.earliest = span.earliest.min(time);
+        span.timers.push((time, key));
     }
 
     /// The earliest time there is.
     pub(crate) fn next_time(&self) -> Option<i64> {
-        let waiting = self.waiting.first_key_value().map(|(time, _)| *time);
-        if self.firing.is_empty() { waiting } else { waiting.into_iter().chain([self.firing_at]).min() }
+        let firing = (!self.firing.is_empty()).then_some(self.firing_at);
+        let sorted = self.sorted.last().map(|(time, _)| *time);
+        let waiting = || self.waiting.first_key_value().map(|(_, span)| span.earliest);
+        firing.into_iter().chain(sorted).min().or_else(waiting)
     }
 
     /// Takes the earliest timer at or before `due`: by time, then by key in the order `by_key`, those included that were
     /// set meanwhile.
     pub(crate) fn pop_due(&mut self, due: i64, by_key: impl Fn(&K, &K) -> Ordering) -> Option<(i64, K)> {
-        let waiting = self.waiting.first_key_value().map(|(time, _)| *time).filter(|time| *time <= due);
-        match waiting {
-            Some(time) if self.firing.is_empty() => self.fire(time, by_key),
-            Some(time) if time <= self.firing_at => {
-                let firing = std::mem::take(&mut self.firing);
-                self.waiting.entry(self.firing_at).or_default().extend(firing);
-                self.fire(time, by_key);
-            }
-            _ => {}
+        let set_meanwhile = self.sorted.last().is_some_and(|(time, _)| *time <= self.firing_at);
+        if self.firing.is_empty() || set_meanwhile {
+            self.next_group(due, by_key);
         }
         let key = (self.firing_at <= due).then(|| self.firing.pop()).flatten()?;
         Some((self.firing_at, key))
     }
 
-    fn fire(&mut self, time: i64, by_key: impl Fn(&K, &K) -> Ordering) {
-        self.firing = self.waiting.remove(&time).unwrap_or_default();
+    /// Makes the keys of the earliest time those that fire, if it is due.
+    fn next_group(&mut self, due: i64, by_key: impl Fn(&K, &K) -> Ordering) {
+        let firing_at = self.firing_at;
+        while let Some(key) = self.firing.pop() {
+            self.push(firing_at, key);
+        }
+        if self.sorted.is_empty()
+            && let Some(first) = self.waiting.first_entry().filter(|first| first.get().earliest <= due)
+        {
+            self.opened = *first.key();
+            self.sorted = first.remove().timers;
+            self.sorted.sort_unstable_by_key(|(time, _)| Reverse(*time));
+        }
+        let Some(time) = self.sorted.last().map(|(time, _)| *time).filter(|time| *time <= due) else { return };
+        let from = self.sorted.iter().rposition(|(other, _)| *other > time).map_or(0, |at| at + 1);
+        self.firing.extend(self.sorted.drain(from..).map(|(_, key)| key));
         self.firing.sort_unstable_by(|a, b| by_key(b, a));
         self.firing_at = time;
     }
@@ -68,28 +96,27 @@ mod tests {
 
     use super::*;
 
+    fn time() -> impl Strategy<Value = i64> {
+        prop_oneof![8 => 0i64..20, 4 => 0i64..10_000, 1 => Just(i64::MIN), 1 => Just(i64::MAX), 1 => Just(-1)]
+    }
+
     proptest! {
         #[test]
         fn timers_come_by_time_and_key_and_none_is_lost(
-            pushes in prop::collection::vec((0i64..20, 0u8..5), 0..60),
-            dues in prop::collection::vec(0i64..25, 1..6),
+            rounds in prop::collection::vec((prop::collection::vec((time(), 0u8..5), 0..40), time(), 0usize..50), 1..8),
         ) {
             let mut queue = TimerQueue::default();
             let mut model = Vec::new();
-            for (time, key) in pushes {
-                queue.push(time, key.to_string());
-                model.push((time, key.to_string()));
-            }
-            model.sort();
-            for due in dues {
-                prop_assert_eq!(queue.next_time(), model.first().map(|m| m.0));
-                let mut fired = Vec::new();
-                while let Some((time, key)) = queue.pop_due(due, Ord::cmp) {
-                    fired.push((time, key.to_string()));
+            for (pushes, due, most) in rounds {
+                for (time, key) in pushes {
+                    queue.push(time, key);
+                    model.push((time, key));
                 }
-                let expected: Vec<_> = model.iter().filter(|m| m.0 <= due).cloned().collect();
-                prop_assert_eq!(fired, expected);
-                model.retain(|m| m.0 > due);
+                model.sort_unstable();
+                prop_assert_eq!(queue.next_time(), model.first().map(|m| m.0));
+                let fired: Vec<_> = std::iter::from_fn(|| queue.pop_due(due, Ord::cmp)).take(most).collect();
+                let due_now = model.iter().filter(|m| m.0 <= due).count();
+                prop_assert_eq!(fired, model.drain(..due_now.min(most)).collect::<Vec<_>>());
             }
         }
     }
@@ -100,10 +127,9 @@ mod tests {
         queue.push(5, "b");
         queue.push(5, "c");
         assert_eq!(queue.pop_due(9, Ord::cmp), Some((5, "b")));
-        queue.push(5, "a");
-        queue.push(3, "z");
-        queue.push(9, "d");
-        queue.push(10, "later");
+        for (time, key) in [(5, "a"), (3, "z"), (9, "d"), (10, "later"), (5_000, "much later")] {
+            queue.push(time, key);
+        }
         let rest: Vec<_> = std::iter::from_fn(|| queue.pop_due(9, Ord::cmp)).collect();
         assert_eq!(rest, [(3, "z"), (5, "a"), (5, "c"), (9, "d")]);
         assert_eq!(queue.next_time(), Some(10));

@@ -15,7 +15,7 @@ fn stamps(out: Collector) -> Vec<i64> {
     let mut reader = SliceReader::new(open(slice, &segment.bytes).expect("whole"), slice.count).expect("records");
     let mut stamps = Vec::new();
     while let Some(record) = reader.take().expect("a record") {
-        stamps.push(record.stamp.0);
+        stamps.push(record.header.stamp.0);
     }
     stamps
 }
@@ -73,7 +73,7 @@ fn two_streams_of_one_producer_are_read_in_the_order_of_emission_where_their_sta
         }
         let mut order = Vec::new();
         while let Next::Record(record) = merger.take_next().expect("records") {
-            order.push(String::from_utf8_lossy(&record.payload).into_owned());
+            order.push(String::from_utf8_lossy(record.payload).into_owned());
         }
         seen.push(order);
     }

@@ -132,7 +132,7 @@ pub struct Engine {
     pub inline_bytes: usize,
     /// State is written to the state table this often, milliseconds.
     pub flush_every_ms: i64,
-    /// State is written as soon as this much is dirty, bytes.
+    /// State is written as soon as the changes since the last time, which a recovery reads, are this long, bytes.
     pub flush_bytes: usize,
 }
 

@@ -45,19 +45,19 @@ pub(super) struct SlotId {
     generation: u32,
 }
 
-/// Everything that is remembered of a key.
+/// Everything that is remembered of a key, what a look-up reads first of all: a look-up costs what the memory costs.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Slot<S> {
-    id: SlotId,
-    hash: u64,
     pub(super) key: Key,
+    id: SlotId,
     pub(super) group: u32,
-    pub(super) state: S,
-    pub(super) timers: Timers,
     /// Whether the key is listed as changed already.
     pub(super) changed: bool,
     /// Whether a delta or a page has the key.
     pub(super) stored: bool,
+    pub(super) state: S,
+    pub(super) timers: Timers,
 }
 
 impl<S: Default + PartialEq> Slot<S> {
@@ -117,10 +117,10 @@ impl<S: Default + PartialEq> Slots<S> {
 
     /// Forgets a key; nothing happens when the name names nothing.
     pub(super) fn remove(&mut self, id: SlotId) {
-        let Some(slot) = self.get_mut(id) else { return };
+        let Some(slot) = self.slots.get_mut(id.number as usize).filter(|slot| slot.id == id) else { return };
         slot.id.generation = slot.id.generation.wrapping_add(1);
         (slot.state, slot.timers) = (S::default(), Timers::default());
-        let hash = slot.hash;
+        let hash = self.hasher.hash_one(&*slot.key);
         if let Ok(entry) = self.index.find_entry(hash, |number| *number == id.number) {
             entry.remove();
         }
@@ -133,11 +133,7 @@ impl<S: Default + PartialEq> Slots<S> {
     }
 
     fn number_of(&self, key: &str, hash: u64) -> Option<u32> {
-        let is_it = |number: &u32| {
-            let slot = &self.slots[*number as usize];
-            slot.hash == hash && *slot.key == *key
-        };
-        self.index.find(hash, is_it).copied()
+        self.index.find(hash, |number| *self.slots[*number as usize].key == *key).copied()
     }
 
     fn add(&mut self, key: &str, hash: u64) -> u32 {
@@ -145,7 +141,7 @@ impl<S: Default + PartialEq> Slots<S> {
         let number = match self.free.pop() {
             Some(number) => {
                 let slot = &mut self.slots[number as usize];
-                (slot.hash, slot.key, slot.group) = (hash, key, group);
+                (slot.key, slot.group) = (key, group);
                 (slot.changed, slot.stored) = (false, false);
                 number
             }
@@ -153,12 +149,12 @@ impl<S: Default + PartialEq> Slots<S> {
                 let number = u32::try_from(self.slots.len()).expect("memory ends before four thousand million keys");
                 let (state, timers) = (S::default(), Timers::default());
                 let id = SlotId { number, generation: 0 };
-                self.slots.push(Slot { id, hash, key, group, state, timers, changed: false, stored: false });
+                self.slots.push(Slot { key, id, group, changed: false, stored: false, state, timers });
                 number
             }
         };
-        let slots = &self.slots;
-        self.index.insert_unique(hash, number, |number| slots[*number as usize].hash);
+        let (slots, hasher) = (&self.slots, &self.hasher);
+        self.index.insert_unique(hash, number, |number| hasher.hash_one(&*slots[*number as usize].key));
         number
     }
 }

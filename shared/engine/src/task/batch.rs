@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use payguard_model::{EventTime, ProcessingTime};
 
 use super::{Settings, TaskPlan};
@@ -23,11 +24,21 @@ pub(super) struct Batch {
     pub(super) idle: bool,
 }
 
+/// A builder for the outputs of `plan`. A task keeps its own from commit to commit, because of the memory it has.
+pub(super) fn builder(plan: &TaskPlan) -> SegmentBuilder {
+    SegmentBuilder::new(plan.outputs.iter().map(|o| (o.stream.as_str(), o.shards)))
+}
+
 /// A collector for the outputs of `plan`.
-pub(super) fn collector(plan: &TaskPlan, head: &Head, watermark: EventTime, now: ProcessingTime) -> Collector {
-    let outputs = plan.outputs.iter().map(|o| (o.stream.as_str(), o.shards));
+pub(super) fn collector(
+    builder: SegmentBuilder,
+    plan: &TaskPlan,
+    head: &Head,
+    watermark: EventTime,
+    now: ProcessingTime,
+) -> Collector {
     let origin = Origin { task: plan.task.to_string(), seq: head.seq + 1 };
-    Collector::new(SegmentBuilder::new(outputs), watermark, now, origin)
+    Collector::new(builder, watermark, now, origin)
 }
 
 /// Moves the watermark to `to`, stopping at every timer on the way.
@@ -69,7 +80,7 @@ pub(super) fn run_operators(
         bytes += record.payload.len();
         records += 1;
         count(&mut counts, record.stream);
-        logic.on_record(record.stream, &record.payload, out).map_err(|e| bad_record(plan, record.stream, e))?;
+        logic.on_record(record.stream, record.payload, out).map_err(|e| bad_record(plan, record.stream, e))?;
     }
     let by_stream = name_counts(plan, &counts);
     Ok(Batch { records, by_stream, watermark: out.watermark(), idle: merger.watermark().1 })
@@ -94,7 +105,7 @@ pub(super) fn run_sink(
         let Some(record) = take(plan, merger)? else { break };
         bytes += record.payload.len();
         count(&mut counts, record.stream);
-        rendered.push(logic.render(record.stream, &record.payload).map_err(|e| bad_record(plan, record.stream, e))?);
+        rendered.push(logic.render(record.stream, record.payload).map_err(|e| bad_record(plan, record.stream, e))?);
     }
     let (watermark, idle) = merger.watermark();
     let by_stream = name_counts(plan, &counts);
@@ -120,7 +131,7 @@ pub(super) async fn run_lookup(
         bytes += record.payload.len();
         count(&mut counts, record.stream);
         stamps.push(reached);
-        records.push(LookupRecord { stream: record.stream, payload: record.payload });
+        records.push(LookupRecord { stream: record.stream, payload: Bytes::copy_from_slice(record.payload) });
     }
     let (watermark, idle) = merger.watermark();
     let answers = logic.answer(&records, out.counters()).await;
@@ -154,7 +165,7 @@ fn name_counts(plan: &TaskPlan, counts: &[u64]) -> BTreeMap<String, u64> {
     streams.filter_map(|(name, number)| count_of(number).map(|n| (name.clone(), n))).collect()
 }
 
-fn take(plan: &TaskPlan, merger: &mut Merger) -> Result<Option<MergedRecord>, EngineError> {
+fn take<'m>(plan: &TaskPlan, merger: &'m mut Merger) -> Result<Option<MergedRecord<'m>>, EngineError> {
     match merger.take_next() {
         Ok(Next::Record(record)) => Ok(Some(record)),
         Ok(Next::Blocked | Next::Empty) => Ok(None),

@@ -144,7 +144,7 @@ impl BroadcastTask {
             return Err(EngineError::Ended { task: self.plan.task.to_string() });
         }
         let now = self.env.clock.now();
-        let mut out = batch::collector(&self.plan, &head, head.watermark(), now);
+        let mut out = batch::collector(batch::builder(&self.plan), &self.plan, &head, head.watermark(), now);
         let current = head.broadcast.as_ref().map(|b| &b.value[..]);
         let verdict = message.map(|message| self.logic.on_message(current, message, now)).transpose();
         let bad = |e: DecodeError| EngineError::bad_record(&self.plan.task, "broadcast", e);
@@ -169,7 +169,7 @@ impl BroadcastTask {
         if head.seq == 0 {
             patiently(&self.env.settings, || self.env.ledger.register(&self.plan.task)).await?;
         }
-        let (builder, counters) = out.finish();
+        let (mut builder, counters) = out.finish();
         let broadcast = match &decided {
             Decided::Accepted(broadcast) => Some(broadcast.clone()),
             Decided::Refused(_) | Decided::Ignored => None,

@@ -19,6 +19,7 @@ use crate::input::{Producers, Upstream, open_row};
 use crate::logic::{LookupLogic, SinkLogic, StageLogic, take_stage_delta};
 use crate::merge::Merger;
 use crate::row::{Broadcast, CommitRow, Head, InputState};
+use crate::segment::SegmentBuilder;
 use crate::store::{LeaseReply, RowLimits, Sink, SinkBatch, SinkReply};
 
 /// Rows read from an upstream log at once.
@@ -55,6 +56,7 @@ struct Live {
     head: Head,
     body: Body,
     merger: Merger,
+    builder: SegmentBuilder,
     /// Rows read but not opened yet, by input.
     rows: BTreeMap<InputId, VecDeque<CommitRow>>,
     /// Upstream task of every input.
@@ -177,20 +179,24 @@ impl ConsumerTask {
             Proposal { flushed_seq: live.flushed_seq, pinned: live.pinned, ..Proposal::after(&live.head, now) };
         let (batch, rendered) = match &mut live.body {
             Body::Operators(logic) => {
-                let mut out = batch::collector(&self.plan, &live.head, before, now);
+                let builder = std::mem::take(&mut live.builder);
+                let mut out = batch::collector(builder, &self.plan, &live.head, before, now);
                 let done = batch::run_operators(&self.plan, settings, &mut live.merger, logic.as_mut(), &mut out)?;
-                let (builder, counters) = out.finish();
+                let (mut builder, counters) = out.finish();
                 proposal.segment = builder.finish(&take_stage_delta(logic.as_mut()));
+                live.builder = builder;
                 proposal.counters = counters.counted();
                 proposal.gauges = counters.gauges();
                 proposal.next_timer_ms = logic.next_processing_timer().map(|t| t.0);
                 (done, Vec::new())
             }
             Body::Lookup(logic) => {
-                let mut out = batch::collector(&self.plan, &live.head, before, now);
+                let builder = std::mem::take(&mut live.builder);
+                let mut out = batch::collector(builder, &self.plan, &live.head, before, now);
                 let done = batch::run_lookup(&self.plan, settings, &mut live.merger, &**logic, &mut out).await?;
-                let (builder, counters) = out.finish();
+                let (mut builder, counters) = out.finish();
                 proposal.segment = builder.finish(&[]);
+                live.builder = builder;
                 proposal.counters = counters.counted();
                 (done, Vec::new())
             }
@@ -250,6 +256,7 @@ impl ConsumerTask {
             head: head.unwrap_or_else(Head::empty),
             body: (self.make)(),
             merger: Merger::new(plan.alignment),
+            builder: batch::builder(plan),
             rows: BTreeMap::new(),
             upstreams: BTreeMap::new(),
             flushed_at: env.clock.now(),

@@ -18,6 +18,7 @@ use crate::error::EngineError;
 use crate::ids::{InputId, TaskId};
 use crate::logic::{Collector, SourceLogic, SourceRecord};
 use crate::row::{Head, InputState, Position};
+use crate::segment::SegmentBuilder;
 
 /// Makes the fresh operators of a task of a source stage.
 pub type MakeSource = Arc<dyn Fn(&TaskId) -> Box<dyn SourceLogic> + Send + Sync>;
@@ -34,6 +35,8 @@ pub struct SourceTask {
     logic: Box<dyn SourceLogic>,
     input: InputId,
     head: Option<Head>,
+    /// Empty, with the memory of earlier commits.
+    builder: Option<SegmentBuilder>,
     woke_everyone_at: ProcessingTime,
 }
 
@@ -51,7 +54,7 @@ impl SourceTask {
     #[must_use]
     pub fn new(env: Env, plan: TaskPlan, make: &MakeSource) -> SourceTask {
         let (input, logic) = (plan.task.instance.to_string(), make(&plan.task));
-        SourceTask { env, plan, logic, input, head: None, woke_everyone_at: ProcessingTime(i64::MIN) }
+        SourceTask { env, plan, logic, input, head: None, builder: None, woke_everyone_at: ProcessingTime(i64::MIN) }
     }
 
     /// The task.
@@ -103,7 +106,7 @@ impl SourceTask {
         while !self.head().await?.ended() {
             let head = self.head().await?.clone();
             let inputs = self.inputs_after(&head, position(&head, &self.input), EventTime::MAX, false);
-            let out = batch::collector(&self.plan, &head, EventTime::MAX, self.env.clock.now());
+            let out = batch::collector(self.builder(), &self.plan, &head, EventTime::MAX, self.env.clock.now());
             self.commit_batch(head, out, inputs, false, false).await?;
         }
         Ok(())
@@ -128,8 +131,12 @@ impl SourceTask {
         }
         let idle = !begins;
         let inputs = self.inputs_after(&head, position(&head, &self.input), self.watermark_of_input(&head), idle);
-        let out = batch::collector(&self.plan, &head, head.watermark(), now);
+        let out = batch::collector(self.builder(), &self.plan, &head, head.watermark(), now);
         Ok(self.commit_batch(head, out, inputs, idle, begins).await? && idle)
+    }
+
+    fn builder(&mut self) -> SegmentBuilder {
+        self.builder.take().unwrap_or_else(|| batch::builder(&self.plan))
     }
 
     async fn commit_chunk(
@@ -140,7 +147,7 @@ impl SourceTask {
     ) -> Result<(), EngineError> {
         let head = self.head().await?.clone();
         let mut generator = resume(self.watermark_of_input(&head));
-        let mut out = batch::collector(&self.plan, &head, head.watermark(), self.env.clock.now());
+        let mut out = batch::collector(self.builder(), &self.plan, &head, head.watermark(), self.env.clock.now());
         let mut at = position(&head, &self.input);
         for record in chunk {
             if at >= 0 && record.offset > at + 1 {
@@ -180,13 +187,15 @@ impl SourceTask {
             patiently(&self.env.settings, || self.env.ledger.register(&self.plan.task)).await?;
         }
         let (watermark, now) = (out.watermark(), out.now());
-        let (builder, counters) = out.finish();
+        let (mut builder, counters) = out.finish();
+        let segment = builder.finish(&[]);
+        self.builder = Some(builder);
         let proposal = Proposal {
             inputs,
             untouched: Position { at: -1, within: 0 },
             watermark_ms: watermark.0,
             idle,
-            segment: builder.finish(&[]),
+            segment,
             counters: counters.counted(),
             gauges: counters.gauges(),
             took_input,
