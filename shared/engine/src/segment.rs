@@ -341,7 +341,7 @@ mod tests {
                     let record = reader.take().unwrap().unwrap();
                     prop_assert_eq!(record.header.stamp.0, *stamp);
                     prop_assert_eq!(record.header.order, order as u64);
-                    prop_assert_eq!(&record.payload[..], &payload[..]);
+                    prop_assert_eq!(record.payload, &payload[..]);
                 }
                 prop_assert_eq!(reader.take().unwrap(), None);
             }
