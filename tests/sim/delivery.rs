@@ -27,7 +27,8 @@ fn emitted(world: &SimWorld, setup: &Setup) -> Vec<(i64, String)> {
             let raw = payguard_engine::segment::open(slice, &stored).expect("whole");
             let mut reader = SliceReader::new(raw, slice.count).expect("records");
             while let Some(record) = reader.take().expect("a record") {
-                emitted.push((record.header.stamp.0, Payment::decode(record.payload).expect("a payment").payment_id));
+                let payment = Payment::decode(record.payload).expect("a payment");
+                emitted.push((record.header.stamp.watermark.0, payment.payment_id));
             }
         }
     }

@@ -128,7 +128,7 @@ fn emitted<M: Message + Default>(world: &SimWorld, task: &TaskId, wanted: &str, 
             let bytes = world.slice_bytes(row, slice).expect("whole");
             let mut reader = SliceReader::new(bytes, slice.count).expect("records");
             while let Some(record) = reader.take().expect("a record") {
-                found.push((row.seq, record.header.stamp.0, M::decode(record.payload).expect("a record")));
+                found.push((row.seq, record.header.stamp.watermark.0, M::decode(record.payload).expect("a record")));
             }
         }
     }

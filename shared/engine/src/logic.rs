@@ -10,7 +10,7 @@ use prost::Message;
 use crate::error::StoreError;
 use crate::page::Page;
 use crate::row::Broadcast;
-use crate::segment::SegmentBuilder;
+use crate::segment::{Arrival, SegmentBuilder, Stamp};
 use crate::store::SinkRecord;
 
 /// A record or stored value that does not decode.
@@ -59,8 +59,8 @@ pub struct Collector {
     builder: SegmentBuilder,
     counters: Counters,
     watermark: EventTime,
-    /// What the consumers' watermark is when they handle what is emitted now.
-    stamp: EventTime,
+    /// What the consumers' watermark is when they handle what is emitted now, and what that comes of.
+    stamp: Stamp,
     now: ProcessingTime,
     origin: Origin,
 }
@@ -78,7 +78,8 @@ impl Collector {
     /// A collector for one batch.
     #[must_use]
     pub fn new(builder: SegmentBuilder, watermark: EventTime, now: ProcessingTime, origin: Origin) -> Collector {
-        Collector { builder, counters: Counters::default(), watermark, stamp: watermark, now, origin }
+        let stamp = Stamp { watermark, arrival: Arrival::default() };
+        Collector { builder, counters: Counters::default(), watermark, stamp, now, origin }
     }
 
     /// The commit that this batch is to become.
@@ -102,14 +103,19 @@ impl Collector {
     /// Moves the watermark; it never goes back (INV-3).
     pub fn advance(&mut self, watermark: EventTime) {
         self.watermark = self.watermark.max(watermark);
-        self.stamp = self.watermark;
+        self.stamp.watermark = self.watermark;
+    }
+
+    /// Says which source record is handled from here on: what is emitted bears its arrival.
+    pub fn handle(&mut self, arrival: Arrival) {
+        self.stamp.arrival = arrival;
     }
 
     /// Moves the watermark to the time of a timer that is due. What the timer emits comes before that watermark:
     /// consumers are told of it afterwards, so that a window's result is not late for a window of theirs.
     pub fn advance_to_timer(&mut self, time: EventTime) {
         self.watermark = self.watermark.max(time);
-        self.stamp = self.stamp.max(time.minus(1));
+        self.stamp = Stamp { watermark: self.stamp.watermark.max(time.minus(1)), arrival: Arrival::TIMER };
     }
 
     /// Emits a message to output stream number `output`, to the consumer shard that owns `key`.

@@ -1,8 +1,10 @@
 //! Merging the inputs of a task: which record comes next, and what the watermark is then.
 //!
-//! Records carry the watermark of their producer (the stamp), so the inputs can be merged like sorted runs: the record
-//! with the smallest stamp first, ties by the order of the inputs. With [`Alignment::Strict`] the merged order, and so
-//! the task's output, depends on nothing but the inputs: not on batches, timing, restarts or the speed of producers.
+//! Records carry the watermark of their producer, so the inputs can be merged like sorted runs: the record with the
+//! smallest watermark first, ties by stage. Between the tasks of one stage ties go by arrival: several tasks have shared
+//! out what one would have emitted, and merging puts it together again. With [`Alignment::Strict`] the merged order, and
+//! so the task's output, depends on nothing but the inputs: not on batches, timing, restarts, the speed of producers or
+//! their number.
 //! [`Alignment::MaxDrift`] lets records run ahead of an input that is silent, by a bounded time.
 
 use std::collections::VecDeque;
@@ -13,7 +15,7 @@ use payguard_operators::watermark::combine;
 
 use crate::ids::InputId;
 use crate::row::{InputState, Position};
-use crate::segment::{SliceError, SliceReader};
+use crate::segment::{Arrival, SliceError, SliceReader, Stamp};
 
 /// How far records may run ahead of the slowest active input that has none to offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,15 +45,22 @@ pub struct BufferedRow {
 #[derive(Debug)]
 pub struct MergeInput {
     id: InputId,
+    /// Number of its stage among the stages of the inputs.
+    stage: usize,
     state: InputState,
     rows: VecDeque<BufferedRow>,
 }
+
+/// What records are merged by: watermark, stage, arrival.
+type Rank = (EventTime, usize, Arrival);
 
 /// A record on its way to the operators.
 #[derive(Clone, Copy, Debug)]
 pub struct MergedRecord<'a> {
     /// Number of the input stream in the topology.
     pub stream: usize,
+    /// The source record that it comes of.
+    pub arrival: Arrival,
     /// Protobuf bytes.
     pub payload: &'a [u8],
 }
@@ -86,7 +95,17 @@ impl Merger {
     /// Adds an input at its committed state, keeping the inputs sorted by id. Nothing happens when it is known.
     pub fn add(&mut self, id: &InputId, state: InputState) {
         if let Err(at) = self.inputs.binary_search_by(|i| i.id.cmp(id)) {
-            self.inputs.insert(at, MergeInput { id: id.clone(), state, rows: VecDeque::new() });
+            self.inputs.insert(at, MergeInput { id: id.clone(), stage: 0, state, rows: VecDeque::new() });
+            self.number_stages();
+        }
+    }
+
+    /// Inputs are sorted by id, which begins with the stage.
+    fn number_stages(&mut self) {
+        let stage = |input: &MergeInput| input.id.split('/').next().map(str::to_owned);
+        for i in 1..self.inputs.len() {
+            let (before, input) = (&self.inputs[i - 1], &self.inputs[i]);
+            self.inputs[i].stage = before.stage + usize::from(stage(before) != stage(input));
         }
     }
 
@@ -121,28 +140,28 @@ impl Merger {
     /// # Errors
     /// When a buffered slice does not parse.
     pub fn take_next(&mut self) -> Result<Next<'_>, SliceError> {
-        let mut best: Option<(EventTime, usize)> = None;
+        let mut best: Option<(Rank, usize)> = None;
         for (index, input) in self.inputs.iter().enumerate() {
-            if let Some(stamp) = input.next_stamp()
-                && best.is_none_or(|b| (stamp, index) < b)
+            if let Some(rank) = input.next_rank()
+                && best.is_none_or(|b| rank < b.0)
             {
-                best = Some((stamp, index));
+                best = Some((rank, index));
             }
         }
-        let Some((stamp, index)) = best else { return Ok(Next::Empty) };
-        if !self.may_take(stamp, index) {
+        let Some(((watermark, stage, arrival), index)) = best else { return Ok(Next::Empty) };
+        if !self.may_take(watermark, stage) {
             return Ok(Next::Blocked);
         }
         let input = &mut self.inputs[index];
-        let row = input.rows.front_mut().expect("an input with a next stamp has a row");
-        let (slice, range) = row.take()?.expect("an input with a next stamp has a record");
+        let row = input.rows.front_mut().expect("an input with a next record has a row");
+        let (slice, range) = row.take()?.expect("an input with a next record has a record");
         input.state.position.within += 1;
-        input.state.watermark_ms = input.state.watermark_ms.max(stamp.0);
+        input.state.watermark_ms = input.state.watermark_ms.max(watermark.0);
         input.state.idle = false;
         self.spent = input.pass_finished_rows();
         let row = self.spent.as_ref().or_else(|| self.inputs[index].rows.front());
         let (stream, reader) = &row.expect("the record's row is spent or still there").slices[slice];
-        Ok(Next::Record(MergedRecord { stream: *stream, payload: reader.payload(range) }))
+        Ok(Next::Record(MergedRecord { stream: *stream, arrival, payload: reader.payload(range) }))
     }
 
     /// The watermark of the next record, if one may be taken, otherwise that of the inputs as they stand.
@@ -156,12 +175,13 @@ impl Merger {
         self.inputs.iter().map(|i| (&i.id, &i.state))
     }
 
-    fn may_take(&self, stamp: EventTime, index: usize) -> bool {
-        let mut silent = self.inputs.iter().enumerate().filter(|(_, i)| i.next_stamp().is_none() && !i.is_idle());
+    fn may_take(&self, watermark: EventTime, stage: usize) -> bool {
+        let mut silent = self.inputs.iter().filter(|i| i.next_stamp().is_none() && !i.is_idle());
         match self.alignment {
             Alignment::Off => true,
-            Alignment::MaxDrift(ms) => silent.all(|(_, i)| stamp <= i.floor().plus(ms)),
-            Alignment::Strict => silent.all(|(other, i)| (stamp, index) < (i.floor(), other)),
+            Alignment::MaxDrift(ms) => silent.all(|i| watermark <= i.floor().plus(ms)),
+            // What has ended has nothing more at any watermark.
+            Alignment::Strict => silent.all(|i| (watermark, stage) < (i.floor(), i.stage) || i.ended()),
         }
     }
 }
@@ -191,13 +211,18 @@ impl MergeInput {
         self.rows.is_empty() && self.state.watermark() == EventTime::MAX
     }
 
-    fn next_stamp(&self) -> Option<EventTime> {
+    fn next_stamp(&self) -> Option<Stamp> {
         self.rows.front().and_then(BufferedRow::peek)
     }
 
-    /// No record with a smaller stamp can come from here any more.
+    fn next_rank(&self) -> Option<Rank> {
+        self.next_stamp().map(|stamp| (stamp.watermark, self.stage, stamp.arrival))
+    }
+
+    /// No record with a smaller watermark can come from here any more.
     fn floor(&self) -> EventTime {
-        self.next_stamp().unwrap_or_else(|| self.state.watermark()).max(self.state.watermark())
+        let next = self.next_stamp().map_or(EventTime::MIN, |stamp| stamp.watermark);
+        next.max(self.state.watermark())
     }
 
     fn is_idle(&self) -> bool {
@@ -228,7 +253,7 @@ impl BufferedRow {
         orders.min().map(|(_, i)| i)
     }
 
-    fn peek(&self) -> Option<EventTime> {
+    fn peek(&self) -> Option<Stamp> {
         self.earliest().and_then(|i| self.slices[i].1.peek()).map(|record| record.stamp)
     }
 

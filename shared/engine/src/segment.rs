@@ -1,14 +1,16 @@
 //! Segments: the bytes of one commit.
 //!
 //! A segment is a run of slices, one per (stream, shard of its consumer), followed by the state delta. A slice is a
-//! sequence of records in the order they were emitted; each record carries the *stamp*: the watermark its producer had
-//! reached when it emitted it. So a consumer sees records and watermarks interleaved as they were, whatever the
-//! batches were, and its result does not depend on them.
+//! sequence of records in the order they were emitted; each record carries its *stamp*: the watermark its producer had
+//! reached when it emitted it, and the arrival of the source record that it comes of. So a consumer sees records and
+//! watermarks interleaved as they were, whatever the batches were, and its result does not depend on them; and it can
+//! put records that several tasks of a stage emitted at one watermark into the order in which they had arrived.
 //!
-//! Record: zigzag varint of (stamp - previous stamp), varint of (order - previous order), varint length, payload. The
-//! *order* is the record's number among all records of the commit: a consumer of several streams takes records of
-//! equal stamp as they were emitted, so that it does not depend on where one commit ended and the next began. Slices
-//! of more than [`COMPRESS_FROM`] bytes are LZ4 blocks when that makes them smaller.
+//! Record: zigzag varints of (watermark - previous watermark), (partition - previous partition) and (offset - previous
+//! offset), varint of (order - previous order), varint length, payload. The *order* is the record's number among all
+//! records of the commit: a consumer of several streams takes the records of one commit as they were emitted, so that
+//! it does not depend on where one commit ended and the next began. Slices of more than [`COMPRESS_FROM`] bytes are
+//! LZ4 blocks when that makes them smaller.
 
 use std::ops::Range;
 
@@ -21,15 +23,64 @@ use crate::row::Slice;
 /// Slices shorter than this are stored as they are.
 pub const COMPRESS_FROM: usize = 1024;
 
+/// Where in the sources a record comes from.
+///
+/// Tasks that read the same sources meet their records in one and the same order at any number of shards: by watermark,
+/// then by this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Arrival {
+    /// Kafka partition.
+    pub partition: u32,
+    /// Offset.
+    pub offset: i64,
+}
+
+impl Arrival {
+    /// Of what no record caused: timers fire when all records of the watermark before are handled.
+    pub const TIMER: Arrival = Arrival { partition: u32::MAX, offset: 0 };
+}
+
+/// A record's place in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stamp {
+    /// The producer's watermark when it emitted the record.
+    pub watermark: EventTime,
+    /// The source record that it comes of.
+    pub arrival: Arrival,
+}
+
+impl Stamp {
+    /// What the first record's differences are taken to.
+    const ZERO: Stamp = Stamp { watermark: EventTime(0), arrival: Arrival { partition: 0, offset: 0 } };
+}
+
 /// Collects the records of one slice.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct SliceBuilder {
     bytes: Vec<u8>,
     count: u32,
-    last_stamp: i64,
-    last_order: u64,
+    last: Header,
     min_event_time: i64,
     max_event_time: i64,
+}
+
+impl SliceBuilder {
+    /// An empty one that uses the room of `bytes`.
+    fn within(mut bytes: Vec<u8>) -> SliceBuilder {
+        bytes.clear();
+        SliceBuilder { bytes, count: 0, last: Header::ZERO, min_event_time: 0, max_event_time: 0 }
+    }
+
+    fn write_header(&mut self, header: Header, len: usize) {
+        let (last, bytes) = (self.last, &mut self.bytes);
+        let (stamp, arrival) = (header.stamp, header.stamp.arrival);
+        encode_varint(zigzag(stamp.watermark.0.wrapping_sub(last.stamp.watermark.0)), bytes);
+        encode_varint(zigzag(i64::from(arrival.partition) - i64::from(last.stamp.arrival.partition)), bytes);
+        encode_varint(zigzag(arrival.offset.wrapping_sub(last.stamp.arrival.offset)), bytes);
+        encode_varint(header.order - last.order, bytes);
+        encode_varint(len as u64, bytes);
+        self.last = header;
+    }
 }
 
 /// Collects the output records of one commit.
@@ -85,7 +136,9 @@ impl SegmentBuilder {
     pub fn new<'a>(outputs: impl IntoIterator<Item = (&'a str, u32)>) -> SegmentBuilder {
         let outputs = outputs
             .into_iter()
-            .map(|(stream, shards)| (stream.to_owned(), (0..shards).map(|_| SliceBuilder::default()).collect()))
+            .map(|(stream, shards)| {
+                (stream.to_owned(), (0..shards).map(|_| SliceBuilder::within(Vec::new())).collect())
+            })
             .collect();
         SegmentBuilder { outputs, records: 0, bytes: 0, scratch: Vec::new() }
     }
@@ -101,20 +154,16 @@ impl SegmentBuilder {
         &mut self,
         output: usize,
         shard: u32,
-        stamp: EventTime,
+        stamp: Stamp,
         event_time: EventTime,
         len: usize,
         write: impl FnOnce(&mut Vec<u8>),
     ) {
         let slice = &mut self.outputs[output].1[shard as usize];
-        encode_varint(zigzag(stamp.0.wrapping_sub(slice.last_stamp)), &mut slice.bytes);
-        encode_varint(self.records - slice.last_order, &mut slice.bytes);
-        encode_varint(len as u64, &mut slice.bytes);
+        slice.write_header(Header { stamp, order: self.records }, len);
         let start = slice.bytes.len();
         write(&mut slice.bytes);
         debug_assert_eq!(slice.bytes.len() - start, len, "a record's length is written before it");
-        slice.last_stamp = stamp.0;
-        slice.last_order = self.records;
         self.records += 1;
         if slice.count == 0 {
             (slice.min_event_time, slice.max_event_time) = (event_time.0, event_time.0);
@@ -144,9 +193,7 @@ impl SegmentBuilder {
                 slice.min_event_time_ms = builder.min_event_time;
                 slice.max_event_time_ms = builder.max_event_time;
                 slices.push(slice);
-                let mut buffer = std::mem::take(&mut builder.bytes);
-                buffer.clear();
-                *builder = SliceBuilder { bytes: buffer, ..SliceBuilder::default() };
+                *builder = SliceBuilder::within(std::mem::take(&mut builder.bytes));
             }
         }
         (self.records, self.bytes) = (0, 0);
@@ -216,10 +263,14 @@ pub struct SliceReader {
 /// What precedes a record's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// The producer's watermark when it emitted the record.
-    pub stamp: EventTime,
+    /// Its place in time.
+    pub stamp: Stamp,
     /// Its number among the records of the commit.
     pub order: u64,
+}
+
+impl Header {
+    const ZERO: Header = Header { stamp: Stamp::ZERO, order: 0 };
 }
 
 /// One record of a slice.
@@ -237,8 +288,7 @@ impl SliceReader {
     /// # Errors
     /// When the first record does not parse.
     pub fn new(bytes: Bytes, count: u32) -> Result<SliceReader, SliceError> {
-        let last = Header { stamp: EventTime(0), order: 0 };
-        let mut reader = SliceReader { bytes, rest: 0, left: count, next: None, last };
+        let mut reader = SliceReader { bytes, rest: 0, left: count, next: None, last: Header::ZERO };
         reader.advance()?;
         Ok(reader)
     }
@@ -278,12 +328,19 @@ impl SliceReader {
             return if rest.is_empty() { Ok(()) } else { Err(SliceError::Malformed("bytes after the last record")) };
         }
         let malformed = |_| SliceError::Malformed("a record's header does not parse");
-        let step = decode_varint(&mut rest).map_err(malformed)?;
+        let time = decode_varint(&mut rest).map_err(malformed)?;
+        let partition = decode_varint(&mut rest).map_err(malformed)?;
+        let offset = decode_varint(&mut rest).map_err(malformed)?;
         let later = decode_varint(&mut rest).map_err(malformed)?;
         let len = decode_varint(&mut rest).map_err(malformed)?;
         let len = usize::try_from(len).ok().filter(|len| *len <= rest.len());
         let len = len.ok_or(SliceError::Malformed("a record is longer than its slice"))?;
-        self.last.stamp = EventTime(self.last.stamp.0.wrapping_add(unzigzag(step)));
+        let last = &mut self.last.stamp;
+        last.watermark = EventTime(last.watermark.0.wrapping_add(unzigzag(time)));
+        let partition = i64::from(last.arrival.partition).checked_add(unzigzag(partition));
+        let partition = partition.and_then(|partition| u32::try_from(partition).ok());
+        last.arrival.partition = partition.ok_or(SliceError::Malformed("a record's partition is out of range"))?;
+        last.arrival.offset = last.arrival.offset.wrapping_add(unzigzag(offset));
         self.last.order = self.last.order.wrapping_add(later);
         self.left -= 1;
         let start = self.bytes.len() - rest.len();
@@ -307,13 +364,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn build(records: &[(u32, i64, Vec<u8>)], delta: &[u8]) -> Segment {
+    fn stamp((watermark, partition, offset): (i64, u32, i64)) -> Stamp {
+        Stamp { watermark: EventTime(watermark), arrival: Arrival { partition, offset } }
+    }
+
+    fn build(records: &[(u32, (i64, u32, i64), Vec<u8>)], delta: &[u8]) -> Segment {
         let mut builder = SegmentBuilder::new([("s", 3)]);
         // What was built before leaves no trace.
-        builder.push(0, 1, EventTime(77), EventTime(77), 3, |b| b.put_slice(b"old"));
+        builder.push(0, 1, stamp((77, 7, 77)), EventTime(77), 3, |b| b.put_slice(b"old"));
         let _ = builder.finish(b"old delta");
-        for (shard, stamp, payload) in records {
-            builder.push(0, *shard, EventTime(*stamp), EventTime(*stamp), payload.len(), |b| b.put_slice(payload));
+        for (shard, at, payload) in records {
+            builder.push(0, *shard, stamp(*at), EventTime(at.0), payload.len(), |b| b.put_slice(payload));
         }
         builder.finish(delta)
     }
@@ -326,7 +387,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_record_comes_back_in_order_with_its_stamp(
-            records in prop::collection::vec((0u32..3, any::<i64>(), prop::collection::vec(any::<u8>(), 0..80)), 0..200),
+            records in prop::collection::vec((0u32..3, any::<(i64, u32, i64)>(), prop::collection::vec(any::<u8>(), 0..80)), 0..200),
             delta in prop::collection::vec(any::<u8>(), 0..3000),
         ) {
             let segment = build(&records, &delta);
@@ -336,10 +397,10 @@ mod tests {
                 prop_assert_eq!(slice.is_some(), !expected.is_empty());
                 let Some(slice) = slice else { continue };
                 let mut reader = SliceReader::new(open(slice, &stored(&segment, slice)).unwrap(), slice.count).unwrap();
-                for (order, (_, stamp, payload)) in expected {
-                    prop_assert_eq!(reader.peek().map(|r| r.stamp.0), Some(*stamp));
+                for (order, (_, at, payload)) in expected {
+                    prop_assert_eq!(reader.peek().map(|r| r.stamp), Some(stamp(*at)));
                     let record = reader.take().unwrap().unwrap();
-                    prop_assert_eq!(record.header.stamp.0, *stamp);
+                    prop_assert_eq!(record.header.stamp, stamp(*at));
                     prop_assert_eq!(record.header.order, order as u64);
                     prop_assert_eq!(record.payload, &payload[..]);
                 }
@@ -352,7 +413,7 @@ mod tests {
         #[test]
         fn a_flipped_byte_or_a_cut_is_noticed(len in 1usize..4000, at in any::<prop::sample::Index>(), cut in any::<bool>()) {
             let payload: Vec<u8> = (0..len).map(|i| (i % 7) as u8).collect();
-            let segment = build(&[(0, 5, payload)], &[]);
+            let segment = build(&[(0, (5, 0, 0), payload)], &[]);
             let slice = &segment.slices[0];
             let mut bytes = stored(&segment, slice).to_vec();
             let at = at.index(bytes.len());
@@ -363,9 +424,9 @@ mod tests {
 
     #[test]
     fn long_slices_are_compressed_and_short_ones_are_not() {
-        let long = build(&[(0, 1, vec![7; 10_000])], &[]);
+        let long = build(&[(0, (1, 0, 0), vec![7; 10_000])], &[]);
         assert!(long.bytes.len() < 200, "{}", long.bytes.len());
-        let short = build(&[(0, 1, vec![7; 100])], &[]);
+        let short = build(&[(0, (1, 0, 0), vec![7; 100])], &[]);
         assert_eq!(short.slices[0].len, short.slices[0].raw_len);
     }
 }

@@ -4,7 +4,7 @@ use payguard_engine::StageId;
 use payguard_engine::logic::{Collector, Origin};
 use payguard_engine::merge::Alignment;
 use payguard_engine::merge::{BufferedRow, Merger, Next};
-use payguard_engine::segment::{SegmentBuilder, SliceReader, open};
+use payguard_engine::segment::{Arrival, SegmentBuilder, SliceReader, Stamp, open};
 use payguard_engine::{InputState, TaskId};
 use payguard_model::{EventTime, Payment, ProcessingTime};
 
@@ -15,7 +15,7 @@ fn stamps(out: Collector) -> Vec<i64> {
     let mut reader = SliceReader::new(open(slice, &segment.bytes).expect("whole"), slice.count).expect("records");
     let mut stamps = Vec::new();
     while let Some(record) = reader.take().expect("a record") {
-        stamps.push(record.header.stamp.0);
+        stamps.push(record.header.stamp.watermark.0);
     }
     stamps
 }
@@ -50,6 +50,7 @@ fn what_a_timer_emits_comes_before_the_timers_time() {
 #[test]
 fn two_streams_of_one_producer_are_read_in_the_order_of_emission_where_their_stamps_are_equal() {
     let id = TaskId::shard(&StageId::new("up"), 0).to_string();
+    let at_7 = Stamp { watermark: EventTime(7), arrival: Arrival::default() };
     let mut seen = Vec::new();
     // Emitted b, a, b, a at one watermark: in one commit, or cut after the second.
     for commits in [vec![vec!["b1", "a2", "b3", "a4"]], vec![vec!["b1", "a2"], vec!["b3", "a4"]]] {
@@ -59,7 +60,7 @@ fn two_streams_of_one_producer_are_read_in_the_order_of_emission_where_their_sta
             let mut builder = SegmentBuilder::new([("a", 1), ("b", 1)]);
             for name in commit {
                 let stream = usize::from(name.starts_with('b'));
-                builder.push(stream, 0, EventTime(7), EventTime(7), 2, |b| b.extend_from_slice(name.as_bytes()));
+                builder.push(stream, 0, at_7, EventTime(7), 2, |b| b.extend_from_slice(name.as_bytes()));
             }
             let segment = builder.finish(&[]);
             let slices = segment.slices.iter().map(|slice| {

@@ -94,10 +94,11 @@ impl World {
             let mut reader = SliceReader::new(bytes, slice.count).map_err(|e| format!("{task} {}: {e}", row.seq))?;
             let mut last = None;
             while let Some(record) = reader.take().map_err(|e| format!("{task} {}: {e}", row.seq))? {
-                if last > Some(record.header.stamp) || record.header.stamp > row.watermark() {
+                let reached = record.header.stamp.watermark;
+                if last > Some(reached) || reached > row.watermark() {
                     return Err(format!("INV-3: {task} seq {}: stamps are out of order", row.seq));
                 }
-                last = Some(record.header.stamp);
+                last = Some(reached);
             }
         }
         let Some(streams) = reads.get(&task.stage).filter(|streams| !streams.is_empty()) else { return Ok(()) };

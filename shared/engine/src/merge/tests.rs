@@ -8,14 +8,14 @@ use super::*;
 use crate::segment::{SegmentBuilder, open};
 
 /// A record of an input: stamp and stream. Its place is its name.
-type Sequence = Vec<(i64, usize)>;
+type Sequence = Vec<(Stamp, usize)>;
 
 const STREAMS: [&str; 2] = ["a", "b"];
 
 /// A row of an input, ready to be opened any number of times.
 #[derive(Clone, Debug)]
 struct Row {
-    records: Vec<(i64, usize, String)>,
+    records: Vec<(Stamp, usize, String)>,
     watermark: i64,
     idle: bool,
 }
@@ -24,7 +24,7 @@ impl Row {
     fn open(&self, seq: i64) -> BufferedRow {
         let mut builder = SegmentBuilder::new(STREAMS.map(|s| (s, 1)));
         for (stamp, stream, name) in &self.records {
-            builder.push(*stream, 0, EventTime(*stamp), EventTime(0), name.len(), |b| b.put_slice(name.as_bytes()));
+            builder.push(*stream, 0, *stamp, EventTime(0), name.len(), |b| b.put_slice(name.as_bytes()));
         }
         let segment = builder.finish(&[]);
         let slices = segment.slices.iter().map(|slice| {
@@ -44,21 +44,26 @@ fn cut(input: usize, sequence: &Sequence, cuts: &[bool]) -> Vec<Row> {
         if cuts[i % cuts.len()] {
             // A row's watermark is that of its last record or, when time went on, that of the next.
             let last = rows.last_mut().unwrap();
-            let reached = last.records.last().map_or(last.watermark, |r| r.0);
-            last.watermark = if i % 2 == 0 { *stamp } else { reached };
+            let reached = last.records.last().map_or(last.watermark, |r| r.0.watermark.0);
+            last.watermark = if i % 2 == 0 { stamp.watermark.0 } else { reached };
             let from = last.watermark;
             rows.push(Row { records: Vec::new(), watermark: from, idle: false });
         }
         rows.last_mut().unwrap().records.push((*stamp, *stream, format!("{input}-{i}")));
     }
     let last = rows.last_mut().unwrap();
-    last.watermark = last.records.last().map_or(last.watermark, |r| r.0);
+    last.watermark = last.records.last().map_or(last.watermark, |r| r.0.watermark.0);
     rows.push(Row { records: Vec::new(), watermark: i64::MAX, idle: false });
     rows
 }
 
+/// Two tasks of a stage, then those of another.
 fn id(input: usize) -> InputId {
-    format!("up/{input}")
+    format!("{}/{input}", stage(input))
+}
+
+fn stage(input: usize) -> &'static str {
+    if input < 2 { "up" } else { "vp" }
 }
 
 /// A task that merges rows as they arrive.
@@ -106,6 +111,17 @@ impl<'r> Task<'r> {
         self.merger = merger;
     }
 
+    /// Rows arrive, batches are taken, the task begins anew: in the order of `moves`.
+    fn disturb(&mut self, moves: &[(usize, usize)]) {
+        for (what, n) in moves {
+            match what {
+                0..=2 => self.arrive(n % self.inputs.len()),
+                3 | 4 => self.batch(n + 1),
+                _ => self.restart(),
+            }
+        }
+    }
+
     fn finish(&mut self) {
         for input in 0..self.inputs.len() {
             while self.arrived[input] < self.inputs[input].len() {
@@ -125,29 +141,37 @@ impl<'r> Task<'r> {
 }
 
 fn sequences() -> impl Strategy<Value = Vec<Sequence>> {
-    let sequence = prop::collection::vec((0i64..4, 0usize..2), 0..25).prop_map(|steps| {
-        let mut stamp = 0;
-        let grow = |(step, stream): (i64, usize)| {
-            stamp += step;
-            (stamp, stream)
+    let sequence = prop::collection::vec((0i64..4, any_arrival(), 0usize..2), 0..25).prop_map(|steps| {
+        let mut reached = 0;
+        let grow = |(step, arrival, stream): (i64, Arrival, usize)| {
+            reached += step;
+            (Stamp { watermark: EventTime(reached), arrival }, stream)
         };
         steps.into_iter().map(grow).collect::<Sequence>()
     });
-    prop::collection::vec(sequence, 1..4)
+    prop::collection::vec(sequence, 1..5)
+}
+
+fn any_arrival() -> impl Strategy<Value = Arrival> {
+    (0u32..3, 0i64..4).prop_map(|(partition, offset)| Arrival { partition, offset })
 }
 
 fn cuts() -> impl Strategy<Value = Vec<bool>> {
     prop::collection::vec(any::<bool>(), 1..12)
 }
 
-/// By stamp, then input, then place: with the stamp as watermark.
+/// The first record of the input with the smallest one, again and again: by watermark, stage, arrival and input.
 fn merged(sequences: &[Sequence]) -> Vec<(EventTime, usize, String)> {
-    let mut all: Vec<(i64, usize, usize, usize)> = Vec::new();
-    for (input, sequence) in sequences.iter().enumerate() {
-        all.extend(sequence.iter().enumerate().map(|(i, (stamp, stream))| (*stamp, input, i, *stream)));
+    let (mut all, mut taken) = (Vec::new(), vec![0; sequences.len()]);
+    loop {
+        let firsts = sequences.iter().enumerate().filter_map(|(input, sequence)| {
+            let (stamp, stream) = sequence.get(taken[input])?;
+            Some((stamp.watermark, stage(input), stamp.arrival, input, *stream))
+        });
+        let Some((watermark, _, _, input, stream)) = firsts.min() else { return all };
+        all.push((watermark, stream, format!("{input}-{}", taken[input])));
+        taken[input] += 1;
     }
-    all.sort_unstable();
-    all.into_iter().map(|(stamp, input, i, stream)| (EventTime(stamp), stream, format!("{input}-{i}"))).collect()
 }
 
 proptest! {
@@ -161,17 +185,33 @@ proptest! {
     ) {
         let inputs: Vec<Vec<Row>> = sequences.iter().enumerate().map(|(i, s)| cut(i, s, &cuts)).collect();
         let mut task = Task::new(&inputs, Alignment::Strict);
-        for (what, n) in moves {
-            match what {
-                0..=2 => task.arrive(n % inputs.len()),
-                3 | 4 => task.batch(n + 1),
-                _ => task.restart(),
-            }
-        }
+        task.disturb(&moves);
         task.finish();
         prop_assert_eq!(&task.seen, &merged(&sequences));
         prop_assert_eq!(task.watermark, EventTime::MAX);
         prop_assert!(task.merger.inputs().all(MergeInput::ended));
+    }
+
+    #[test]
+    fn tasks_that_share_out_the_records_of_one_are_merged_into_what_it_would_have_emitted(
+        records in prop::collection::btree_map((0i64..6, any_arrival()), (0usize..2, 0usize..2), 0..60),
+        cuts in cuts(),
+        moves in prop::collection::vec((0usize..6, 0usize..4), 0..80),
+    ) {
+        let stamp = |(watermark, arrival): &(i64, Arrival)| Stamp { watermark: EventTime(*watermark), arrival: *arrival };
+        let share = |task: usize| records.iter().filter(move |(_, to)| to.0 == task);
+        let sequence = |task| share(task).map(|(at, to)| (stamp(at), to.1)).collect();
+        let sequences: [Sequence; 2] = [sequence(0), sequence(1)];
+        let inputs: Vec<Vec<Row>> = sequences.iter().enumerate().map(|(i, s)| cut(i, s, &cuts)).collect();
+        let mut task = Task::new(&inputs, Alignment::Strict);
+        task.disturb(&moves);
+        task.finish();
+        let mut places = [0, 0];
+        let expected = records.iter().map(|(at, (task, stream))| {
+            places[*task] += 1;
+            (EventTime(at.0), *stream, format!("{task}-{}", places[*task] - 1))
+        });
+        prop_assert_eq!(&task.seen, &expected.collect::<Vec<_>>());
     }
 
     #[test]
@@ -198,6 +238,7 @@ proptest! {
                 }
                 let name = &task.seen[before].2;
                 let stamp = inputs.iter().flatten().flat_map(|r| &r.records).find(|r| r.2 == *name).unwrap().0;
+                let stamp = stamp.watermark.0;
                 prop_assert!(bounds.iter().all(|bound| stamp <= *bound), "{name} at {stamp} beyond {bounds:?}");
             }
         }
@@ -214,7 +255,8 @@ proptest! {
 }
 
 fn row(records: &[i64], watermark: i64, idle: bool, name: &str) -> Row {
-    Row { records: records.iter().map(|s| (*s, 0, format!("{name}{s}"))).collect(), watermark, idle }
+    let stamp = |watermark: i64| Stamp { watermark: EventTime(watermark), arrival: Arrival::default() };
+    Row { records: records.iter().map(|s| (stamp(*s), 0, format!("{name}{s}"))).collect(), watermark, idle }
 }
 
 fn names<'a>(task: &'a Task<'_>) -> Vec<&'a str> {

@@ -80,6 +80,7 @@ pub(super) fn run_operators(
         bytes += record.payload.len();
         records += 1;
         count(&mut counts, record.stream);
+        out.handle(record.arrival);
         logic.on_record(record.stream, record.payload, out).map_err(|e| bad_record(plan, record.stream, e))?;
     }
     let by_stream = name_counts(plan, &counts);
@@ -113,7 +114,7 @@ pub(super) fn run_sink(
 }
 
 /// Takes records until the buffers or the limits of a commit end, has them answered, and emits the answers: each with
-/// the watermark that had been reached at its record.
+/// the watermark that had been reached at its record, and its arrival.
 ///
 /// # Errors
 /// When a record does not decode, or the answers are not one for each record.
@@ -130,7 +131,7 @@ pub(super) async fn run_lookup(
         let Some(record) = take(plan, merger)? else { break };
         bytes += record.payload.len();
         count(&mut counts, record.stream);
-        stamps.push(reached);
+        stamps.push((reached, record.arrival));
         records.push(LookupRecord { stream: record.stream, payload: Bytes::copy_from_slice(record.payload) });
     }
     let (watermark, idle) = merger.watermark();
@@ -143,8 +144,9 @@ pub(super) async fn run_lookup(
             detail: format!("{} answers to {} records", answers.len(), records.len()),
         });
     }
-    for (answer, stamp) in answers.iter().zip(stamps) {
-        out.advance(stamp);
+    for (answer, (reached, arrival)) in answers.iter().zip(stamps) {
+        out.advance(reached);
+        out.handle(arrival);
         out.emit_encoded(answer.output, &answer.key, answer.event_time, &answer.payload);
     }
     out.advance(watermark);

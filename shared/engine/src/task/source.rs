@@ -18,7 +18,7 @@ use crate::error::EngineError;
 use crate::ids::{InputId, TaskId};
 use crate::logic::{Collector, SourceLogic, SourceRecord};
 use crate::row::{Head, InputState, Position};
-use crate::segment::SegmentBuilder;
+use crate::segment::{Arrival, SegmentBuilder};
 
 /// Makes the fresh operators of a task of a source stage.
 pub type MakeSource = Arc<dyn Fn(&TaskId) -> Box<dyn SourceLogic> + Send + Sync>;
@@ -149,6 +149,7 @@ impl SourceTask {
         let mut generator = resume(self.watermark_of_input(&head));
         let mut out = batch::collector(self.builder(), &self.plan, &head, head.watermark(), self.env.clock.now());
         let mut at = position(&head, &self.input);
+        let partition = self.plan.task.topic_partition().map_or(0, |(_, partition)| partition.unsigned_abs());
         for record in chunk {
             if at >= 0 && record.offset > at + 1 {
                 out.count("source", "offset_gap", u64::try_from(record.offset - at - 1).unwrap_or(0));
@@ -156,6 +157,7 @@ impl SourceTask {
             at = record.offset;
             let bound = record.watermark_bound.unwrap_or(EventTime::MAX);
             out.advance(generator.watermark().min(bound));
+            out.handle(Arrival { partition, offset: at });
             if let Some(time) = self.logic.on_record(record, &mut out) {
                 generator.observe(time);
             }
