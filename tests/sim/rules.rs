@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use payguard_engine::segment::SliceReader;
+use payguard_engine::segment::{SliceReader, Stamp};
 use payguard_engine::task::Budget;
 use payguard_engine::task::broadcast::{BroadcastTask, Decided};
 use payguard_engine::task::consumer::ConsumerTask;
 use payguard_engine::{EngineError, StageId, TaskId};
-use payguard_model::{EventTime, FraudAlert, Payment, ProcessingTime, RuleConfig};
+use payguard_model::{FraudAlert, Payment, ProcessingTime, RuleConfig};
 use payguard_operators::testing::Harness;
 use payguard_operators::velocity::VelocityRule;
 use payguard_operators::{blocked_country, velocity};
@@ -120,7 +120,7 @@ async fn zombies(world: &SimWorld, setup: &Setup, seed: u64) {
 }
 
 /// The records of a stream in the rows of a task, for one shard: seq, stamp, record.
-fn emitted<M: Message + Default>(world: &SimWorld, task: &TaskId, wanted: &str, shard: u32) -> Vec<(u64, i64, M)> {
+fn emitted<M: Message + Default>(world: &SimWorld, task: &TaskId, wanted: &str, shard: u32) -> Vec<(u64, Stamp, M)> {
     let world = world.lock();
     let mut found = Vec::new();
     for row in world.logs.get(task).into_iter().flat_map(|log| log.rows.values()) {
@@ -128,7 +128,7 @@ fn emitted<M: Message + Default>(world: &SimWorld, task: &TaskId, wanted: &str, 
             let bytes = world.slice_bytes(row, slice).expect("whole");
             let mut reader = SliceReader::new(bytes, slice.count).expect("records");
             while let Some(record) = reader.take().expect("a record") {
-                found.push((row.seq, record.header.stamp.watermark.0, M::decode(record.payload).expect("a record")));
+                found.push((row.seq, record.header.stamp, M::decode(record.payload).expect("a record")));
             }
         }
     }
@@ -184,13 +184,13 @@ fn check_pins(world: &SimWorld, task: &TaskId) {
 /// The alerts of the rules that have versions, computed anew: every payment of a task, in the order in which strict
 /// merging gives it, under the version that its batch was handled with.
 fn recomputed(world: &SimWorld, setup: &Setup, shard: u32, rules: &BTreeMap<u64, RuleConfig>) -> Vec<(String, u64)> {
-    let mut payments: Vec<(i64, u32, Payment)> = Vec::new();
+    let mut payments: Vec<(Stamp, Payment)> = Vec::new();
     for from in 0..SHARDS {
         let dedup = TaskId::shard(&StageId::new(stage::DEDUP), from);
         let clean = emitted::<Payment>(world, &dedup, stream::CLEAN_BY_CARD, shard);
-        payments.extend(clean.into_iter().map(|(_, stamp, payment)| (stamp, from, payment)));
+        payments.extend(clean.into_iter().map(|(_, stamp, payment)| (stamp, payment)));
     }
-    payments.sort_by_key(|(stamp, from, _)| (*stamp, *from));
+    payments.sort_by_key(|(stamp, _)| *stamp);
     let mut payments = payments.into_iter();
     let mut velocity = Harness::new(VelocityRule { limit: 0, language: setup.config.language() });
     let mut expected = Vec::new();
@@ -199,11 +199,11 @@ fn recomputed(world: &SimWorld, setup: &Setup, shard: u32, rules: &BTreeMap<u64,
         let taken = row.counters.get(&format!("in.{}", stream::CLEAN_BY_CARD)).copied().unwrap_or(0);
         let rules = &rules[&row.pinned];
         velocity.operator_mut().limit = rules.velocity_max_payments;
-        for (stamp, _, payment) in payments.by_ref().take(usize::try_from(taken).expect("small")) {
+        for (stamp, payment) in payments.by_ref().take(usize::try_from(taken).expect("small")) {
             if payment.country.as_ref().is_some_and(|country| rules.blocked_countries.contains(country)) {
                 expected.push((format!("{}:{}", blocked_country::RULE_ID, payment.payment_id), row.pinned));
             }
-            velocity.advance_watermark(EventTime(stamp));
+            velocity.advance_watermark(stamp.watermark);
             velocity.process(&payment.card_id, &payment);
             expected.extend(velocity.take_outputs().into_iter().map(|alert| (alert.alert_id, row.pinned)));
         }
