@@ -159,7 +159,7 @@ impl ConsumerTask {
                     report.records += batch.records as u64;
                     self.after_commit(live, &row).await?;
                 }
-                CommitOutcome::Lost | CommitOutcome::Unknown => {
+                CommitOutcome::Lost | CommitOutcome::Passed | CommitOutcome::Unknown => {
                     report.lost += 1;
                     *live = self.load().await?;
                     self.find_inputs(live).await?;
