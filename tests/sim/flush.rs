@@ -2,17 +2,32 @@
 #![allow(missing_docs)]
 
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use payguard_model::{KEY_GROUPS, key_group};
+use async_trait::async_trait;
+use payguard_engine::page::{Page, PageAddress};
+use payguard_engine::store::{PutReply, StateTable};
+use payguard_engine::task::consumer::ConsumerTask;
+use payguard_engine::task::{Budget, Env};
+use payguard_engine::{StageId, StoreError, TaskId};
+use payguard_model::{KEY_GROUPS, KeyGroup, ProcessingTime, key_group};
 use payguard_sim::reference::RawRecord;
 use payguard_sim::{Fault, FaultPlan, OpKind, SimWorld};
 use payguard_tests::data::{NOW_MS, START_MS, payment_json};
-use payguard_tests::{Feed, Outputs, Restart, Setup, Shape, assert_same, records, run_to_end, undisturbed};
+use payguard_tests::{
+    Feed, Outputs, Pipeline, Restart, Setup, Shape, assert_same, reads, records, run_to_end, undisturbed,
+};
+use payguard_topology::stage;
+use tokio::sync::Notify;
+
+/// The key group of the crowd.
+const GROUP: KeyGroup = KeyGroup(7);
 
 /// Payments of 360 cards with long names and of one key group within 20 s, so that the group's pages are split.
 fn crowd() -> Feed {
     let in_group = |prefix: &'static str, width: usize| {
-        (0..).map(move |i| format!("{prefix}-{i:0>width$}")).filter(|id| key_group(id, KEY_GROUPS).0 == 7)
+        (0..).map(move |i| format!("{prefix}-{i:0>width$}")).filter(|id| key_group(id, KEY_GROUPS) == GROUP)
     };
     let (cards, ids): (Vec<_>, Vec<_>) = (in_group("c", 60).take(360).collect(), in_group("p", 1).take(360).collect());
     let record = |(offset, (card, id)): (i64, (&String, &String))| {
@@ -133,5 +148,127 @@ async fn a_flush_that_goes_on_after_another_process_has_finished_harms_nothing()
         // The sleeper checks the invariants, pages included, at its end.
         assert_same(&zombie.await, &expected, &format!("the sleeper at {kind:?} {k}"));
         assert_eq!(world.lock().lasting(), before, "{kind:?} {k}");
+    }
+}
+
+/// The moment at which a process stops once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Moment {
+    /// Before it writes the first page of a split.
+    BeforeSplit,
+    /// While it lists the pages of the crowd.
+    Listing,
+}
+
+/// The table as one process sees it. It lists pages one after the other, those of a split first, as a table may.
+struct Stopping {
+    table: SimWorld,
+    moment: Moment,
+    is_reached: AtomicBool,
+    reached: Notify,
+    go_on: Notify,
+}
+
+impl Stopping {
+    fn new(world: &SimWorld, moment: Moment) -> Arc<Stopping> {
+        let (reached, go_on) = (Notify::new(), Notify::new());
+        Arc::new(Stopping { table: world.clone(), moment, is_reached: AtomicBool::new(false), reached, go_on })
+    }
+
+    async fn stop(&self) {
+        if !self.is_reached.swap(true, Ordering::Relaxed) {
+            self.reached.notify_one();
+            self.go_on.notified().await;
+        }
+    }
+}
+
+fn is_split(address: &PageAddress) -> bool {
+    !address.page.starts_with("0-")
+}
+
+#[async_trait]
+impl StateTable for Stopping {
+    async fn load_pages(&self, stage: &StageId, group: KeyGroup) -> Result<Vec<Page>, StoreError> {
+        let mut pages = self.table.load_pages(stage, group).await?;
+        pages.retain(|page| is_split(&page.address));
+        if self.moment == Moment::Listing && group == GROUP {
+            self.stop().await;
+        }
+        let rest = self.table.load_pages(stage, group).await?;
+        pages.extend(rest.into_iter().filter(|page| !is_split(&page.address)));
+        Ok(pages)
+    }
+
+    async fn put_page(&self, page: &Page) -> Result<PutReply, StoreError> {
+        if self.moment == Moment::BeforeSplit && is_split(&page.address) {
+            self.stop().await;
+        }
+        self.table.put_page(page).await
+    }
+
+    async fn delete_page(&self, address: &PageAddress, version: u64) -> Result<(), StoreError> {
+        self.table.delete_page(address, version).await
+    }
+}
+
+/// The task `rules/0` of a process with this table.
+fn rules_task(world: &SimWorld, setup: &Setup, table: &Arc<Stopping>) -> ConsumerTask {
+    let topology = setup.topology();
+    let plan = topology.plan(&TaskId::shard(&StageId::new(stage::RULES), 0)).expect("a plan");
+    let env = Env { state: table.clone(), ..world.env(setup.settings.clone()) };
+    ConsumerTask::new(env, plan, payguard_rules::make(&setup.config, &topology))
+}
+
+fn commits(commits: u32) -> Budget {
+    Budget { until: ProcessingTime(i64::MAX), commits }
+}
+
+/// Who lists pages while another process splits them must not go on with half of them: neither when nothing was
+/// committed since, nor when it finds out later that it was.
+#[tokio::test(start_paused = true)]
+async fn pages_that_are_split_while_they_are_listed_are_not_missed() {
+    let (feed, setup) = (crowd(), setup());
+    let (_, expected) = undisturbed(&setup, &feed).await;
+    for commits_meanwhile in [0, 1] {
+        let world = SimWorld::new(NOW_MS);
+        let mut pipeline = Pipeline::new(&world, &setup, 1);
+        let mut feed = feed.clone();
+        pipeline.begin(&feed).await.expect("no fault");
+        while feed.has_more() {
+            pipeline.deliver_all(&mut feed).await.expect("no fault");
+        }
+        let dedup = pipeline.consumers.iter_mut().find(|c| *c.id().stage.0 == *stage::DEDUP).expect("a task");
+        dedup.run(commits(u32::MAX)).await.expect("no fault");
+
+        // One process has committed and is about to split a page; the other has read the head and lists pages.
+        let (split, listing) = (Stopping::new(&world, Moment::BeforeSplit), Stopping::new(&world, Moment::Listing));
+        let (mut writer, mut reader) = (rules_task(&world, &setup, &split), rules_task(&world, &setup, &listing));
+        let seen = split.clone();
+        let writing = tokio::spawn(async move {
+            while !seen.is_reached.load(Ordering::Relaxed) {
+                writer.run(commits(1)).await.expect("no fault");
+            }
+            writer
+        });
+        split.reached.notified().await;
+        let budget = if commits_meanwhile == 0 { u32::MAX } else { 0 };
+        let reading = tokio::spawn(async move {
+            reader.run(commits(budget)).await.expect("no fault");
+            reader
+        });
+        listing.reached.notified().await;
+        split.go_on.notify_one();
+        let mut writer = writing.await.expect("the writer goes on");
+        for _ in 0..commits_meanwhile {
+            assert_eq!(writer.run(commits(1)).await.expect("no fault").commits, 1);
+        }
+        listing.go_on.notify_one();
+        let mut reader = reading.await.expect("the reader goes on");
+        reader.run(commits(u32::MAX)).await.expect("no fault");
+        world.check(&reads(&setup.topology())).unwrap_or_else(|e| panic!("{commits_meanwhile}: {e}"));
+
+        pipeline.finish().await.expect("no fault");
+        assert_same(&Ok(Outputs::of(&world)), &expected, &format!("{commits_meanwhile} commits meanwhile"));
     }
 }

@@ -2,6 +2,7 @@
 #![allow(missing_docs)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 
 use payguard_engine::segment::{SliceReader, Stamp};
 use payguard_engine::task::Budget;
@@ -13,7 +14,7 @@ use payguard_operators::testing::Harness;
 use payguard_operators::velocity::VelocityRule;
 use payguard_operators::{blocked_country, velocity};
 use payguard_sim::reference::RawRecord;
-use payguard_sim::{Crashed, FaultPlan, Rng, SimWorld};
+use payguard_sim::{Crashed, Fault, FaultPlan, Rng, SimWorld};
 use payguard_tests::data::{NOW_MS, confirmations};
 use payguard_tests::pipeline::{as_source, control};
 use payguard_tests::{Feed, Outputs, Pipeline, Setup, Shape, account, reads, records, seeds};
@@ -362,4 +363,30 @@ async fn what_a_message_leaves_out_keeps_its_value_also_in_a_new_process() {
         assert!(matches!(decided, Decided::Refused(_)), "{refused}: {decided:?}");
         assert_eq!(control(&world, &setup).current().await.expect("no fault"), before, "{refused}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_whose_fate_nobody_knows_any_more_is_not_made_twice() {
+    let (world, setup) = (SimWorld::new(NOW_MS), Setup::default());
+    let sleeper = world.executor(1);
+    // It reads the head, registers, commits without an answer, and falls asleep before it looks what became of it.
+    let faults = [((1, 2), Fault::UnknownAfter), ((1, 3), Fault::Pause)];
+    world.plan(FaultPlan { of_executor: faults.into(), ..FaultPlan::default() });
+    let task = control(&sleeper, &setup);
+    let mut sending = pin!(task.send(br#"{"velocityMaxPayments":1}"#));
+    assert!(sleeper.until_paused(&mut sending).await.is_none());
+
+    // Others change the same again, and the row of the first change is collected.
+    let others = control(&world.executor(2), &setup);
+    for message in [r#"{"velocityMaxPayments":2}"#, r#"{"velocityMaxPayments":3}"#] {
+        assert!(matches!(others.send(message.as_bytes()).await, Ok(Decided::Accepted(_))));
+    }
+    let row = world.lock().logs.get_mut(&control_id()).and_then(|log| log.rows.remove(&1));
+    assert!(row.is_some_and(|row| row.broadcast.is_some()), "the first change was made");
+    world.resume();
+    let sent = sending.await;
+    assert!(matches!(sent, Err(EngineError::Unresolved { .. })), "{sent:?}");
+    let current = others.current().await.expect("no fault").expect("a value");
+    assert_eq!(current.version, 3, "nothing was made twice");
+    assert_eq!(RuleConfig::decode(current.value).expect("rules").velocity_max_payments, 3);
 }

@@ -1,8 +1,8 @@
 //! What became of a commit: pure decisions over what the ledger says.
 //!
-//! `Committed`, `AlreadyMine`, `Lost` and `Unknown` are outcomes, not errors. After `Lost` everything in memory is
-//! dropped. `Unknown` never leads to another attempt with the same in-memory state: the *same* attempt is repeated
-//! until it is known, because the ledger applies it at most once.
+//! `Committed`, `AlreadyMine`, `Lost`, `Passed` and `Unknown` are outcomes, not errors. After `Lost` and `Passed`
+//! everything in memory is dropped. `Unknown` never leads to another attempt with the same in-memory state: the *same*
+//! attempt is repeated until it is known, because the ledger applies it at most once.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +19,8 @@ pub enum CommitOutcome {
     AlreadyMine,
     /// Somebody else made this seq.
     Lost,
+    /// The log has gone on and the row is collected: whose it was, nobody can say any more.
+    Passed,
     /// Nobody can say yet.
     Unknown,
 }
@@ -70,10 +72,12 @@ pub fn resolve(head: Option<&Head>, row: Option<&CommitRow>, attempt: &Attempt, 
         Some(row) if row.attempt == attempt.0 => Resolution::Known(CommitOutcome::AlreadyMine),
         Some(_) => Resolution::Known(CommitOutcome::Lost),
         None if head_seq + 1 == seq.0 => Resolution::NotApplied,
-        None if head_seq >= seq.0 => {
-            // Row and head are written together, so the row has been collected since: whoever passed it is not us.
-            Resolution::Known(CommitOutcome::Lost)
+        // Row and head are written together, so the row has been collected since; the head still names its attempt.
+        None if head_seq == seq.0 && head.is_some_and(|h| h.attempt == attempt.0) => {
+            Resolution::Known(CommitOutcome::AlreadyMine)
         }
+        None if head_seq == seq.0 => Resolution::Known(CommitOutcome::Lost),
+        None if head_seq > seq.0 => Resolution::Known(CommitOutcome::Passed),
         None => Resolution::Broken(format!("INV-1: the head is at {head_seq}, behind the predecessor of {seq}")),
     }
 }
@@ -140,14 +144,14 @@ mod tests {
 
     #[test]
     fn every_state_of_head_and_row_is_resolved() {
-        use CommitOutcome::{AlreadyMine, Lost};
+        use CommitOutcome::{AlreadyMine, Lost, Passed};
         let mine = Attempt("mine".into());
         let cases: [(Option<u64>, Option<&str>, Option<CommitOutcome>); 7] = [
             (Some(5), Some("mine"), Some(AlreadyMine)),
             (Some(7), Some("mine"), Some(AlreadyMine)),
             (Some(5), Some("other"), Some(Lost)),
             (Some(9), Some("other"), Some(Lost)),
-            (Some(9), None, Some(Lost)),
+            (Some(9), None, Some(Passed)),
             (Some(4), None, None),
             // A row that became visible after the head was read.
             (Some(4), Some("mine"), Some(AlreadyMine)),
@@ -160,6 +164,10 @@ mod tests {
                 Some(outcome) => assert_eq!(resolution, Resolution::Known(outcome), "{head_seq:?} {attempt:?}"),
                 None => assert_eq!(resolution, Resolution::NotApplied, "{head_seq:?} {attempt:?}"),
             }
+        }
+        for (by, expected) in [("mine", AlreadyMine), ("other", Lost)] {
+            let head = Head { attempt: by.to_owned(), ..head(5) };
+            assert_eq!(resolve(Some(&head), None, &mine, Seq(5)), Resolution::Known(expected), "collected, by {by}");
         }
         assert_eq!(resolve(None, None, &mine, Seq(1)), Resolution::NotApplied);
         assert!(matches!(resolve(Some(&head(2)), None, &mine, Seq(5)), Resolution::Broken(_)));

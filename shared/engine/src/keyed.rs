@@ -77,6 +77,8 @@ struct Layout {
     /// Key groups and prefixes.
     dirty: HashSet<(u32, u32)>,
     dirty_bytes: usize,
+    /// Pages of a split that the table still has: the next flush writes all that replaces them.
+    left_behind: Vec<(u32, String)>,
 }
 
 impl Layout {
@@ -320,7 +322,10 @@ impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
             }
             let depth = pages.iter().map(|p| p.1).max().unwrap_or(0);
             self.layout.set_depth(group, depth);
-            if pages.iter().any(|p| p.1 < depth) {
+            let left_behind = pages.iter().filter(|p| p.1 < depth).map(|p| (group, p.3.address.page.clone()));
+            let before = self.layout.left_behind.len();
+            self.layout.left_behind.extend(left_behind);
+            if self.layout.left_behind.len() > before {
                 // A flush stopped half-way through a split: the next one writes all pages of the group.
                 self.layout.dirty.extend((0..1u32 << depth).map(|prefix| (group, prefix)));
             }
@@ -332,7 +337,8 @@ impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
     }
 
     fn take_dirty_pages(&mut self, _seq: u64) -> DirtyPages {
-        let mut result = DirtyPages::default();
+        let delete = std::mem::take(&mut self.layout.left_behind);
+        let mut result = DirtyPages { put: Vec::new(), delete };
         let mut wanted = PagesByGroup::new();
         for (group, prefix) in self.layout.dirty.drain() {
             wanted.entry(group).or_default().insert(prefix);

@@ -210,7 +210,7 @@ pub trait StageLogic: Send + Sync {
 pub struct DirtyPages {
     /// (key group, page name, body, expiry in seconds since the epoch).
     pub put: Vec<PageBody>,
-    /// (key group, page name): removed after everything in `put` is written.
+    /// (key group, page name): removed once everything in `put` is written and another commit has been made.
     pub delete: Vec<(u32, String)>,
 }
 

@@ -45,6 +45,18 @@ pub fn version(generation: u32, seq: u64) -> u64 {
     (u64::from(generation) << SEQ_BITS) | (seq & ((1 << SEQ_BITS) - 1))
 }
 
+/// The table's rule for writing: whether a page of `version` takes the place of the one that is held.
+#[must_use]
+pub fn replaces(held: Option<u64>, version: u64) -> bool {
+    held.is_none_or(|held| held < version)
+}
+
+/// The table's rule for removing: whether what is held may go, when pages of `version` have taken over its keys.
+#[must_use]
+pub fn is_replaced(held: Option<u64>, version: u64) -> bool {
+    held.is_some_and(|held| held <= version)
+}
+
 impl PageAddress {
     /// The key group.
     #[must_use]

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use payguard_engine::lease::may_take;
-use payguard_engine::page::{Page, PageAddress};
+use payguard_engine::page::{Page, PageAddress, is_replaced, replaces};
 use payguard_engine::store::{
     AttemptIds, Clock, CommitReply, LeaseReply, Ledger, PutReply, RowLimits, SegmentStore, Sink, SinkBatch,
     SinkPosition, SinkReply, StateTable, Waker,
@@ -147,7 +147,7 @@ impl StateTable for SimWorld {
     async fn put_page(&self, page: &Page) -> Result<PutReply, StoreError> {
         let (target, page) = (page.address.to_string(), page.clone());
         let put = move |world: &mut World| {
-            if world.pages.get(&page.address).is_some_and(|old| old.version >= page.version) {
+            if !replaces(world.pages.get(&page.address).map(|held| held.version), page.version) {
                 return Ok(PutReply::Stale);
             }
             world.pages.insert(page.address.clone(), page);
@@ -160,7 +160,7 @@ impl StateTable for SimWorld {
         let address = address.clone();
         let target = address.to_string();
         let delete = move |world: &mut World| {
-            if world.pages.get(&address).is_some_and(|old| old.version <= version) {
+            if is_replaced(world.pages.get(&address).map(|held| held.version), version) {
                 world.pages.remove(&address);
             }
             Ok(())

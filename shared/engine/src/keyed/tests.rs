@@ -334,6 +334,30 @@ fn the_pages_of_a_split_that_come_late_do_not_hide_a_younger_page_that_was_never
 }
 
 #[test]
+fn pages_that_a_split_left_behind_are_removed_after_the_next_flush() {
+    let keys = keys();
+    let mut bench = Bench::new();
+    for at in 0..70 {
+        bench.step(&keys, &Step::Event(at, Do::Pad(100)));
+    }
+    bench.flush(&[true]);
+    for at in 0..70 {
+        bench.step(&keys, &Step::Event(at, Do::Pad(600)));
+    }
+    // Everything is written, nothing removed.
+    let (split, written) = (1, [[true; 4].as_slice(), &[false]].concat());
+    bench.flush(&written);
+    let old: Vec<_> = bench.table.keys().filter(|(_, page)| page == "0-0").cloned().collect();
+    assert!(bench.splits == split && old.len() == 1 && bench.table.len() > 2, "{:?}", bench.table.keys());
+    bench.step(&keys, &Step::Restart);
+    bench.compare(&keys, &Step::Restart);
+    bench.flush(&[true]);
+    assert!(!bench.table.contains_key(&old[0]), "{:?}", bench.table.keys());
+    bench.step(&keys, &Step::Restart);
+    bench.compare(&keys, &Step::Restart);
+}
+
+#[test]
 fn one_key_with_a_large_state_does_not_split_its_key_group_for_ever() {
     let keys = keys();
     let mut bench = Bench::new();

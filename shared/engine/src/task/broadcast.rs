@@ -13,6 +13,7 @@ use super::batch;
 use super::committer::{Proposal, commit, wake_consumers};
 use super::retry::patiently;
 use super::{Env, TaskPlan};
+use crate::commit::CommitOutcome;
 use crate::error::EngineError;
 use crate::ids::InputId;
 use crate::logic::{BroadcastLogic, DecodeError, SourceRecord, Verdict};
@@ -187,11 +188,21 @@ impl BroadcastTask {
             ..Proposal::after(&head, now)
         };
         let (outcome, row) = commit(&self.env, &self.plan, &mut head, proposal).await?;
-        if !outcome.is_mine() {
-            return Ok(None);
+        match outcome {
+            CommitOutcome::Committed | CommitOutcome::AlreadyMine => {
+                wake_consumers(&self.env, &self.plan, &row, false).await;
+                Ok(Some(decided))
+            }
+            // Sent once more, it might be decided twice and undo what others have decided in between. A partition's
+            // message is safe: its offset tells.
+            CommitOutcome::Passed if input == DIRECT => Err(EngineError::Unresolved {
+                task: self.plan.task.to_string(),
+                seq: row.seq,
+                tries: 1,
+                detail: "the log has gone on; look at the value in force before sending the message again".to_owned(),
+            }),
+            CommitOutcome::Lost | CommitOutcome::Passed | CommitOutcome::Unknown => Ok(None),
         }
-        wake_consumers(&self.env, &self.plan, &row, false).await;
-        Ok(Some(decided))
     }
 
     async fn head(&self) -> Result<Head, EngineError> {

@@ -7,7 +7,7 @@ use payguard_model::{EventTime, ProcessingTime};
 
 use super::batch::{self, Batch};
 use super::committer::{Proposal, commit, wake_consumers};
-use super::flush::{dirty_bytes, flush};
+use super::flush::{Replaced, dirty_bytes, flush, remove};
 use super::recover::{apply_rows, load_state};
 use super::retry::patiently;
 use super::{BUSY_MS, IN, WAITED_MS};
@@ -18,14 +18,13 @@ use crate::ids::{InputId, Seq, TaskId};
 use crate::input::{Producers, Upstream, open_row};
 use crate::logic::{LookupLogic, SinkLogic, StageLogic, take_stage_delta};
 use crate::merge::Merger;
+use crate::resume::{Lead, Resume, lead, resume};
 use crate::row::{Broadcast, CommitRow, Head, InputState};
 use crate::segment::SegmentBuilder;
 use crate::store::{LeaseReply, RowLimits, Sink, SinkBatch, SinkReply};
 
 /// Rows read from an upstream log at once.
 const ROWS_PER_READ: u32 = 64;
-/// A warm task that is this many commits behind applies their deltas; further behind, it loads its state anew.
-const CATCH_UP_ROWS: u64 = 32;
 /// A sink that got nothing to write still commits its positions this often, milliseconds.
 const SINK_PROGRESS_MS: i64 = 1_000;
 
@@ -61,8 +60,12 @@ struct Live {
     rows: BTreeMap<InputId, VecDeque<CommitRow>>,
     /// Upstream task of every input.
     upstreams: BTreeMap<InputId, (TaskId, usize)>,
+    /// Whether what is in memory is known to be the state as of `head` (see [`resume`]).
+    whole: bool,
     flushed_at: ProcessingTime,
     flushed_seq: u64,
+    /// Pages that the last flush replaced, to be removed after the next commit.
+    replaced: Replaced,
     /// Version of the broadcast value the body has.
     pinned: u64,
     load: Load,
@@ -152,6 +155,7 @@ impl ConsumerTask {
             let began = self.env.clock.now();
             let Some((outcome, batch, row)) = self.step(live).await? else { return Ok(Work::Done) };
             if outcome.is_mine() {
+                live.whole = true;
                 live.load = Load { busy_ms: 0, waited_ms: 0, rested_at: live.load.rested_at };
             }
             live.load.worked(began, self.env.clock.now());
@@ -161,7 +165,7 @@ impl ConsumerTask {
                     report.records += batch.records as u64;
                     self.after_commit(live, &row).await?;
                 }
-                CommitOutcome::Lost | CommitOutcome::Unknown => {
+                CommitOutcome::Lost | CommitOutcome::Passed | CommitOutcome::Unknown => {
                     report.lost += 1;
                     *live = self.load().await?;
                     self.find_inputs(live).await?;
@@ -235,10 +239,12 @@ impl ConsumerTask {
         }
         wake_consumers(&self.env, &self.plan, row, everyone).await;
         if let Body::Operators(logic) = &mut live.body {
+            remove(&self.env, std::mem::take(&mut live.replaced)).await?;
             let dirty = dirty_bytes(logic.as_mut());
             let due = now.since(live.flushed_at) >= self.env.settings.flush_every_ms;
             if dirty >= self.env.settings.flush_bytes || (due && dirty > 0) {
-                live.flushed_seq = flush(&self.env, &self.plan, &live.head, logic.as_mut()).await?;
+                live.replaced = flush(&self.env, &self.plan, &live.head, logic.as_mut()).await?;
+                live.flushed_seq = live.head.seq;
                 live.flushed_at = now;
             }
         }
@@ -259,8 +265,10 @@ impl ConsumerTask {
             builder: batch::builder(plan),
             rows: BTreeMap::new(),
             upstreams: BTreeMap::new(),
+            whole: false,
             flushed_at: env.clock.now(),
             flushed_seq: 0,
+            replaced: Replaced::default(),
             pinned: 0,
             load: Load { busy_ms: 0, waited_ms: 0, rested_at: env.clock.now() },
         };
@@ -283,26 +291,26 @@ impl ConsumerTask {
     /// A sink's own position is the truth: when it is one batch ahead, the ledger follows.
     async fn follow_sink(&self, head: &mut Head, sink: &dyn Sink) -> Result<(), EngineError> {
         let mut position = patiently(&self.env.settings, || sink.position(&self.plan.task)).await?;
-        while position.seq > head.seq().next() {
-            // The sink is never two batches ahead: somebody else has gone on since the head was read.
+        while lead(head.seq(), position.seq) == Lead::More {
             let newer = patiently(&self.env.settings, || self.env.ledger.load_head(&self.plan.task)).await?;
             let Some(newer) = newer.filter(|newer| newer.seq > head.seq) else { break };
             *head = newer;
             position = patiently(&self.env.settings, || sink.position(&self.plan.task)).await?;
         }
-        if position.seq == head.seq() {
-            return Ok(());
-        }
-        if position.seq != head.seq().next() {
-            return Err(EngineError::Broken {
-                task: self.plan.task.to_string(),
-                invariant: "INV-6",
-                detail: format!(
-                    "the sink holds batch {} and the ledger commit {}: the outputs do not belong to this state; use \
-                     the output folder of the earlier run, or a new folder together with a new state folder",
-                    position.seq, head.seq
-                ),
-            });
+        match lead(head.seq(), position.seq) {
+            Lead::None => return Ok(()),
+            Lead::One => {}
+            Lead::More | Lead::Behind => {
+                return Err(EngineError::Broken {
+                    task: self.plan.task.to_string(),
+                    invariant: "INV-6",
+                    detail: format!(
+                        "the sink holds batch {} and the ledger commit {}: the outputs do not belong to this state; \
+                         use the output folder of the earlier run, or a new folder together with a new state folder",
+                        position.seq, head.seq
+                    ),
+                });
+            }
         }
         let proposal = Proposal {
             inputs: position.inputs,
@@ -323,13 +331,16 @@ impl ConsumerTask {
     async fn catch_up(&self, mut live: Live) -> Result<Live, EngineError> {
         let stored = patiently(&self.env.settings, || self.env.ledger.load_head(&self.plan.task)).await?;
         let stored = stored.unwrap_or_else(Head::empty);
-        if stored.seq == live.head.seq && stored.attempt == live.head.attempt {
-            return Ok(live);
-        }
-        let behind = stored.seq.checked_sub(live.head.seq);
-        let Some(1..=CATCH_UP_ROWS) = behind else { return self.load().await };
+        let (after, until) = match resume(&live.head, live.whole, &stored) {
+            Resume::AsItIs => {
+                live.whole = true;
+                return Ok(live);
+            }
+            Resume::Deltas { after, until } => (after, until),
+            Resume::Load => return self.load().await,
+        };
         let Body::Operators(logic) = &mut live.body else { return self.load().await };
-        apply_rows(&self.env, &self.plan, live.head.seq(), stored.seq(), logic.as_mut()).await?;
+        apply_rows(&self.env, &self.plan, after, until, logic.as_mut()).await?;
         live.merger = Merger::new(self.plan.alignment);
         live.rows.clear();
         for (id, state) in &stored.inputs {

@@ -10,6 +10,7 @@ use crate::ids::Seq;
 use crate::input::read_slice;
 use crate::logic::{StageLogic, apply_stage_delta};
 use crate::page::Page;
+use crate::resume::recovery;
 use crate::row::Head;
 use crate::store::RowLimits;
 
@@ -31,7 +32,8 @@ pub(super) async fn load_state(
     if logic.states().is_empty() {
         return Ok(());
     }
-    if head.flushed_seq > 0 {
+    let recovery = recovery(head);
+    if recovery.pages {
         let mut pages = load_pages(env, plan).await?;
         for state in logic.states() {
             let mine = pages.extract_if(.., |p| p.address.operator == state.operator()).collect();
@@ -41,7 +43,7 @@ pub(super) async fn load_state(
             return Err(broken(plan, &format!("page {} belongs to no operator of the stage", page.address)));
         }
     }
-    apply_rows(env, plan, Seq(head.flushed_seq), Seq(head.seq), logic).await
+    apply_rows(env, plan, recovery.after, recovery.until, logic).await
 }
 
 /// Applies the deltas of rows `after + 1 ..= until` in order.

@@ -84,7 +84,7 @@ impl SourceTask {
         let mut redelivered = None;
         loop {
             let at = self.at().await?;
-            let rest = &records[records.partition_point(|r| r.offset <= at)..];
+            let rest = not_processed(records, at);
             let skipped = (records.len() - rest.len()) as u64;
             // What we find skipped at first was committed before this delivery.
             let again = *redelivered.get_or_insert(skipped);
@@ -259,6 +259,12 @@ fn resume(watermark: EventTime) -> BoundedOutOfOrderness {
 
 fn position(head: &Head, input: &InputId) -> i64 {
     head.inputs.get(input).map_or(-1, |s| s.position.at)
+}
+
+/// The records after a position; those at or below it were delivered again.
+#[must_use]
+pub fn not_processed<'a, 'r>(records: &'a [SourceRecord<'r>], at: i64) -> &'a [SourceRecord<'r>] {
+    &records[records.partition_point(|r| r.offset <= at)..]
 }
 
 /// How many of the records fit into one commit: at least one.
