@@ -1,4 +1,4 @@
-//! A task's log, row by row from the beginning.
+//! A task's log, row by row from the oldest one that has not been collected.
 
 use std::collections::VecDeque;
 
@@ -26,7 +26,7 @@ impl<'a> Log<'a> {
     pub(crate) async fn next(&mut self) -> Result<Option<CommitRow>, StoreError> {
         if self.rows.is_empty() {
             let limits = RowLimits { rows: ROWS_PER_READ };
-            self.rows = self.env.ledger.load_rows(self.task, self.read, limits).await?.into();
+            self.rows = self.env.ledger.remaining_rows(self.task, self.read, limits).await?.into();
         }
         let row = self.rows.pop_front();
         self.read = row.as_ref().map_or(self.read, |row| Seq(row.seq));

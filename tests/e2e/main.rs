@@ -1,8 +1,9 @@
 //! The functions as they are deployed: processes that are started by their first event, run several at a time, are
 //! killed, and wake each other over the Invoke API. Only the stores are embedded.
 //!
-//! Kafka's deliveries are repeated, overlapping, shuffled, concurrent and cut off; wake-ups are lost. The output files
-//! must hold what the naive model publishes, every record once.
+//! Kafka's deliveries are repeated, overlapping, shuffled, concurrent and cut off; wake-ups are lost; at every tick the
+//! clock collects whatever everybody has passed. The output files must hold what the naive model publishes, every record
+//! once.
 
 mod data;
 mod expected;
@@ -77,7 +78,9 @@ async fn every_record_comes_out_once_whatever_happens_to_deliveries_and_processe
     assert_same(&pipeline, &expected);
     assert_eq!(values(&expected["fraud.alerts"], "ruleId").len(), 6, "every rule fires");
     assert_eq!(values(&expected["fraud.alerts"], "merchantRisk").len(), 3, "known and unknown merchants");
-    assert_eq!(pipeline.versions().await, versions(&setup, &topics), "each version once");
+    assert_eq!(pipeline.versions().await, versions(&setup, &topics), "each version once, none is collected");
+    let collected = pipeline.until_collected(&watch, "publish/0").await;
+    assert!(collected.rows > commits(&pipeline.heads().await, "publish") && collected.objects > 10, "{collected:?}");
     pipeline.account(topics.parsed()).await;
     watch.kill();
     pipeline.stop().await;

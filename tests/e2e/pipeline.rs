@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use payguard_aws::client::{EMBEDDED_ACCESS_KEY, EMBEDDED_REGION, EMBEDDED_SECRET_KEY};
 use payguard_aws::dynamo::DynamoLedger;
 use payguard_aws::usage::Usage;
+use payguard_engine::gc::Collected;
 use payguard_engine::ids::Seq;
 use payguard_engine::store::{Ledger, RowLimits};
 use payguard_engine::{Head, StageId, TaskId};
@@ -81,6 +82,7 @@ impl Pipeline {
             ("engine.records_per_commit", "40".to_owned()),
             ("engine.inline_bytes", "200".to_owned()),
             ("engine.flush_every_ms", "500".to_owned()),
+            ("gc.retention_ms", "0".to_owned()),
         ];
         let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
         own.chain(keys.into_iter().map(|(key, value)| (variable(key), value))).collect()
@@ -99,6 +101,21 @@ impl Pipeline {
             rows.expect("the embedded ledger answers").into_iter().filter_map(|r| r.broadcast).collect();
         assert!(decided.iter().map(|b| b.version).eq(1..=decided.len() as u64), "versions without gaps");
         decided.into_iter().map(|b| RuleConfig::decode(b.value).expect("rules")).collect()
+    }
+
+    /// Pushes the clock until all log rows of a task are collected but the newest; what has been collected till then.
+    pub(crate) async fn until_collected(&self, watch: &Watch, task: &str) -> Collected {
+        let (task, started): (TaskId, _) = (task.parse().expect("a task"), Instant::now());
+        loop {
+            self.tick(watch).await;
+            let left = self.ledger.remaining_rows(&task, Seq(0), RowLimits { rows: 1_000 }).await;
+            let left = left.expect("the embedded ledger answers").len();
+            if left == 1 {
+                return self.ledger.collected().await.expect("the embedded ledger answers");
+            }
+            assert!(started.elapsed() < CATCH_UP_TIME, "{left} rows of {task} are left\n{}", watch.last_lines());
+            tokio::time::sleep(TICK).await;
+        }
     }
 
     /// Looks at the heads, and now and then pushes the clock, until they are as wanted.

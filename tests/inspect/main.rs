@@ -19,7 +19,7 @@ struct Finished {
 }
 
 impl Finished {
-    fn new() -> Finished {
+    fn with(options: &[&str]) -> Finished {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let config = GeneratorConfig {
             records: 6_000,
@@ -32,12 +32,16 @@ impl Finished {
         write_files(&config, &dir.path().join("data"), |_| ()).expect("payments are generated");
         std::fs::write(dir.path().join("rules.jsonl"), RULES).expect("rules are written");
         let finished = Finished { dir };
+        let output = finished.run(options);
+        assert!(output.status.success(), "{}", text_of(&output.stderr));
+        finished
+    }
+
+    fn run(&self, options: &[&str]) -> Output {
         let inputs = ["--payments", "data/payments.jsonl", "--confirmations", "data/confirmations.jsonl"];
         let places = ["--rules", "rules.jsonl", "--out", "out", "--state", "state"];
         let limits = ["--shards", "2", "--amount-spike-limit-minor", "150000", "--rows-per-commit", "500"];
-        let output = finished.payguard(&[&["run"], &inputs[..], &places, &limits].concat());
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        finished
+        self.payguard(&[&["run"], &inputs[..], &places, &limits, options].concat())
     }
 
     fn payguard(&self, arguments: &[&str]) -> Output {
@@ -47,15 +51,15 @@ impl Finished {
     /// What a command prints about the run.
     fn says(&self, arguments: &[&str]) -> String {
         let output = self.payguard(&[arguments, &["--state", "state"]].concat());
-        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
-        text(&output.stdout)
+        assert!(output.status.success(), "{arguments:?}: {}", text_of(&output.stderr));
+        text_of(&output.stdout)
     }
 
     /// What it answers when it fails.
     fn refuses(&self, arguments: &[&str]) -> String {
         let output = self.payguard(&[arguments, &["--state", "state"]].concat());
-        assert!(!output.status.success(), "{arguments:?} succeeds: {}", text(&output.stdout));
-        text(&output.stderr)
+        assert!(!output.status.success(), "{arguments:?} succeeds: {}", text_of(&output.stdout));
+        text_of(&output.stderr)
     }
 
     fn lines(&self, file: &str) -> Vec<Value> {
@@ -63,7 +67,7 @@ impl Finished {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -99,14 +103,37 @@ fn assert_explained(run: &Finished, payments: &[Value], alert: &Value) {
 }
 
 #[test]
+fn what_is_collected_is_counted_and_the_commands_say_that_it_is_gone() {
+    let run = Finished::with(&["--set", "gc.retention_ms=0"]);
+    let alerts = run.lines("out/fraud.alerts.jsonl");
+    let status = json(&run.says(&["status", "--json"]));
+    let rows = status["collected"]["rows"].as_u64().expect("a number");
+    let commits: u64 =
+        status["tasks"].as_array().expect("tasks").iter().filter_map(|task| task["commit"].as_u64()).sum();
+    assert!(rows > 20 && rows < commits, "{rows} of {commits} rows");
+    assert!(status["collected"]["objects"].as_u64() > Some(5), "{status}");
+    let text = run.says(&["status"]);
+    assert!(text.contains("collected:") && text.contains("log rows"), "{text}");
+    let gone = run.refuses(&["explain", alerts[0]["alertId"].as_str().expect("an id")]);
+    assert!(gone.contains("has been collected") && gone.contains("gc.retention_ms is 0"), "{gone}");
+    let history = json(&run.says(&["rules", "history", "--json"]));
+    assert_eq!(history.as_array().map(Vec::len), Some(1), "the history of the rules is kept");
+    // A run that is repeated finds that it has ended.
+    let again = run.run(&["--set", "gc.retention_ms=0"]);
+    assert!(again.status.success(), "{}", text_of(&again.stderr));
+    assert_eq!(run.lines("out/fraud.alerts.jsonl"), alerts);
+}
+
+#[test]
 fn a_finished_run_can_be_looked_into() {
-    let run = Finished::new();
+    let run = Finished::with(&[]);
     let payments = run.lines("data/payments.jsonl");
     let alerts = run.lines("out/fraud.alerts.jsonl");
     let by_rule: BTreeMap<&str, &Value> = alerts.iter().map(|a| (a["ruleId"].as_str().expect("a rule"), a)).collect();
     assert_eq!(by_rule.len(), 6, "all rules fire: {:?}", by_rule.keys());
     by_rule.values().for_each(|alert| assert_explained(&run, &payments, alert));
-    assert!(run.refuses(&["explain", "velocity:nobody"]).contains("no such alert"));
+    let nobody = run.refuses(&["explain", "velocity:nobody"]);
+    assert!(nobody.contains("no such alert") && !nobody.contains("collected"), "{nobody}");
 
     let show = json(&run.says(&["rules", "show", "--json"]));
     assert_eq!(show["version"], 1);
@@ -122,6 +149,11 @@ fn a_finished_run_can_be_looked_into() {
     // The folder knows its shards and limits: nothing is left to read.
     let status = run.says(&["status"]);
     assert!(!status.contains("rows to read") && status.contains("rules/1"), "{status}");
+    let status = json(&run.says(&["status", "--json"]));
+    let rules = status["tasks"].as_array().and_then(|t| t.iter().find(|t| t["task"] == "rules/1")).expect("a task");
+    assert!(rules["ended"] == true && rules["rows_waiting"] == 0 && rules["watermark_ms"].is_null(), "{rules}");
+    assert!(rules["commit"].as_u64() > Some(1) && status["stuck"].is_null(), "{status}");
+    assert_eq!(status["collected"]["rows"], 0, "everything is younger than the retention");
     let load = json(&run.says(&["load", "--json"]));
     let stage = |id: &str| load.as_array().and_then(|s| s.iter().find(|s| s["stage"] == id)).cloned().expect("a stage");
     let read = |id: &str| stage(id)["records_min"].as_u64().zip(stage(id)["records_max"].as_u64()).expect("numbers");

@@ -14,6 +14,7 @@ use payguard_engine::{StageId, StoreError, TaskId};
 use payguard_model::{KEY_GROUPS, KeyGroup, ProcessingTime, key_group};
 use payguard_sim::reference::RawRecord;
 use payguard_sim::{Fault, FaultPlan, OpKind, SimWorld};
+use payguard_tests::collector::collecting;
 use payguard_tests::data::{NOW_MS, START_MS, payment_json};
 use payguard_tests::{
     Feed, Outputs, Pipeline, Restart, Setup, Shape, assert_same, reads, records, run_to_end, undisturbed,
@@ -26,6 +27,10 @@ const GROUP: KeyGroup = KeyGroup(7);
 
 /// Payments of 360 cards with long names and of one key group within 20 s, so that the group's pages are split.
 fn crowd() -> Feed {
+    Feed::one(&crowd_records(), 120)
+}
+
+fn crowd_records() -> Vec<RawRecord> {
     let in_group = |prefix: &'static str, width: usize| {
         (0..).map(move |i| format!("{prefix}-{i:0>width$}")).filter(|id| key_group(id, KEY_GROUPS) == GROUP)
     };
@@ -42,7 +47,7 @@ fn crowd() -> Feed {
         let json = payment_json(&format!("again-{offset}"), card, "m-0001", 3_500, time);
         RawRecord { offset, timestamp: Some(time), value: Some(json.into_bytes()) }
     });
-    Feed::one(&records.iter().cloned().chain(again).collect::<Vec<_>>(), 120)
+    records.iter().cloned().chain(again).collect()
 }
 
 fn setup() -> Setup {
@@ -148,6 +153,46 @@ async fn a_flush_that_goes_on_after_another_process_has_finished_harms_nothing()
         // The sleeper checks the invariants, pages included, at its end.
         assert_same(&zombie.await, &expected, &format!("the sleeper at {kind:?} {k}"));
         assert_eq!(world.lock().lasting(), before, "{kind:?} {k}");
+    }
+}
+
+/// Pages of key groups that have deeper ones. Pages that expire are not split.
+fn left_behind(world: &SimWorld) -> Vec<PageAddress> {
+    let world = world.lock();
+    let lasting: Vec<_> = world.pages.values().filter(|p| p.expires_at_s.is_none()).map(|p| &p.address).collect();
+    let depth = |page: &PageAddress| page.page.split_once('-').map(|(depth, _)| depth.parse::<u8>().expect("a depth"));
+    let place = |page: &PageAddress| (page.stage.clone(), page.operator.clone(), page.group);
+    let has_deeper = |page: &PageAddress| lasting.iter().any(|p| place(p) == place(page) && depth(p) > depth(page));
+    lasting.iter().copied().filter(|page| has_deeper(page)).cloned().collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_interrupted_split_left_behind_goes_while_the_run_and_a_collector_go_on() {
+    // After the crowd one card alone: a few commits more, and nothing to split.
+    let mut records = crowd_records();
+    let alone = (390i64..750).map(|offset| {
+        let time = START_MS + 400_000 + offset * 60_000;
+        let json = payment_json(&format!("alone-{offset}"), "c", "m-0001", 3_500, time);
+        RawRecord { offset, timestamp: Some(time), value: Some(json.into_bytes()) }
+    });
+    records.extend(alone);
+    let (feed, setup) = (Feed::one(&records, 120), setup());
+    let (calm, expected) = undisturbed(&setup, &feed).await;
+    assert_eq!(left_behind(&calm), []);
+    let removals = pages_of(&setup, &feed).await.1.into_iter().filter(|(_, kind)| *kind == OpKind::DeletePage);
+    let removals: Vec<u64> = removals.map(|(k, _)| k).collect();
+    assert!(!removals.is_empty());
+    for k in removals {
+        for permille in [0, 30] {
+            let context = format!("a crash before page {k} is removed, {permille}");
+            let world = SimWorld::new(NOW_MS);
+            world.plan(FaultPlan::of(1, k, Fault::CrashBefore));
+            let watched = collecting(&world.executor(1), &setup, k, permille).executor(1);
+            let outputs = run_to_end(&watched, &setup, &feed, Restart::Fresh).await;
+            assert_same(&outputs, &expected, &context);
+            assert_eq!(left_behind(&world), [], "{context}");
+            world.check(&reads(&setup.topology())).unwrap_or_else(|e| panic!("{context}: {e}"));
+        }
     }
 }
 

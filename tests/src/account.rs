@@ -21,7 +21,7 @@ pub fn account(world: &SimWorld, delivered: u64) -> Result<(), String> {
             *stage.entry(name.clone()).or_default() += by;
         }
         let mut rows: BTreeMap<String, u64> = BTreeMap::new();
-        for (name, by) in log.rows.values().flat_map(|r| &r.counters) {
+        for (name, by) in log.history.values().flat_map(|r| &r.counters) {
             *rows.entry(name.clone()).or_default() += by;
         }
         if log.head.as_ref().is_some_and(|h| h.counters != rows) {

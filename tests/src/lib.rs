@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 pub mod account;
+pub mod collector;
 pub mod data;
 pub mod pipeline;
 

@@ -1,7 +1,7 @@
 //! The whole pipeline on a simulated world, driven as the platform would: batches of a partition are delivered in
 //! order until they are acknowledged, consumers look for input again and again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use payguard_directory::{MerchantDirectory, SeededDirectory};
@@ -17,7 +17,7 @@ use payguard_sim::check::Reads;
 use payguard_sim::reference::{Configured, Names, Published, RawRecord, Reference};
 use payguard_sim::{FaultPlan, SimWorld};
 use payguard_topology::config::{AlignmentMode, Shards};
-use payguard_topology::{Config, Topology, payguard, stage};
+use payguard_topology::{Config, StageKind, Topology, payguard, stage};
 
 use crate::data::{Confirmation, NOW_MS, Shape};
 
@@ -130,11 +130,20 @@ fn seeded_risk(merchant: &str) -> &'static str {
     }
 }
 
-/// The streams that each stage reads.
+/// Who reads what.
 #[must_use]
 pub fn reads(topology: &Topology) -> Reads {
     let names = |id: &StageId| topology.inputs(id).map(|s| s.name.to_owned()).collect();
-    topology.stages.iter().map(|s| (s.id.clone(), names(&s.id))).collect()
+    let of_kind = |is_meant: fn(&StageKind) -> bool| -> BTreeSet<StageId> {
+        topology.stages.iter().filter(|s| is_meant(&s.kind)).map(|s| s.id.clone()).collect()
+    };
+    let tasks = topology.consumer_tasks().into_iter();
+    Reads {
+        streams: topology.stages.iter().map(|s| (s.id.clone(), names(&s.id))).collect(),
+        readers: tasks.filter_map(|task| topology.plan(&task).map(|plan| (task, plan.upstreams))).collect(),
+        stateful: of_kind(|kind| *kind == StageKind::Operators),
+        kept: of_kind(|kind| matches!(kind, StageKind::Broadcast { .. })),
+    }
 }
 
 /// How batches of several partitions follow each other.
@@ -499,6 +508,8 @@ pub async fn run_to_end(world: &SimWorld, setup: &Setup, feed: &Feed, restart: R
             Ok(Err(error @ (EngineError::Broken { .. } | EngineError::BadRecord { .. }))) => {
                 return Err(error.to_string());
             }
+            // What was collected is no fault of a store: nobody may stop for it.
+            Ok(Err(error)) if error.is_missing() => return Err(error.to_string()),
             Ok(Err(error)) => last = error.to_string(),
             Err(_) if restart == Restart::Fresh => pipeline = Pipeline::new(world, setup, partitions),
             Err(_) => {}

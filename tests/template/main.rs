@@ -6,7 +6,7 @@ use std::process::Command;
 
 use payguard_engine::StageId;
 use payguard_topology::config::{RESERVED, variable};
-use payguard_topology::{Config, Stage, StageKind, Topology, payguard};
+use payguard_topology::{Config, Stage, StageKind, Topology, collection, payguard};
 use serde_yaml_ng::Value;
 
 /// Properties of SAM's MSK event source that exist.
@@ -241,6 +241,8 @@ fn the_variables_of_every_function_are_known_to_it() {
                 assert!(variables.contains_key(&name), "{stage} has no {name}");
             }
             let kind = &topology.stage(&StageId::new(&stage)).expect("a stage").kind;
+            let collects = variables.contains_key(&variable("gc.retention_ms"));
+            assert_eq!(collects, *kind == StageKind::Schedule, "{stage}: only clock collects");
             let mount = list(&function["Properties"]["FileSystemConfigs"]).first().map(|c| text(&c["LocalMountPath"]));
             let sink = variables.get("PAYGUARD_SINK").and_then(|url| url.strip_prefix("file://")).map(str::to_owned);
             assert_eq!(mount, sink, "{stage} writes where its file system is");
@@ -411,7 +413,19 @@ fn check_keys(template: &Template) {
         let access = key_access(template, template.functions()[&id]);
         let get = |action: &str| access.get(action).cloned().unwrap_or_default();
         if stage.kind == StageKind::Schedule {
-            assert_eq!(access, BTreeMap::from([("ledger:GetItem".to_owned(), set(["*".to_owned()]))]));
+            // It reads all heads, and collects what it may: not the log of a stage that decides a value.
+            let of_logs = |s: &&Stage| !matches!(s.kind, StageKind::Broadcast { .. } | StageKind::Schedule);
+            let rows = set(topology.stages.iter().filter(of_logs).map(|s| format!("{}/*", s.id)));
+            let pages = set(collection::stages_with_expiring_pages(&topology).iter().map(|id| format!("{id}#*")));
+            let expected = [
+                ("ledger:BatchWriteItem", rows.clone()),
+                ("ledger:GetItem", set(["*".to_owned()])),
+                ("ledger:Query", rows),
+                ("ledger:UpdateItem", set([id.clone()])),
+                ("state:DeleteItem", pages.clone()),
+                ("state:Query", pages),
+            ];
+            assert_eq!(access, expected.into_iter().map(|(action, keys)| (action.to_owned(), keys)).collect());
             continue;
         }
         let own = set([id.clone(), format!("{id}/*")]);
@@ -427,7 +441,9 @@ fn check_keys(template: &Template) {
         assert_eq!(get("ledger:PutItem"), own, "{id}");
         assert_eq!(get("ledger:UpdateItem"), own, "{id}");
         assert_eq!(get("ledger:GetItem"), &(&own | &registries) | &decided, "{id}");
-        assert_eq!(get("ledger:DeleteItem"), BTreeSet::new(), "{id}");
+        for action in ["ledger:DeleteItem", "ledger:BatchWriteItem"] {
+            assert_eq!(get(action), BTreeSet::new(), "{id} {action}");
+        }
         let (own_rows, own_state) = match stage.kind {
             StageKind::Operators => (own, set([format!("{id}#*")])),
             _ => (BTreeSet::new(), BTreeSet::new()),
@@ -460,6 +476,14 @@ fn check_segments_and_wakes(template: &Template) {
         let segments = "${SegmentBucket.Arn}/${Pipeline}/";
         assert_eq!(resources("s3:GetObject", segments), &own | &set(upstream.iter().map(|u| format!("{u}/*"))), "{id}");
         assert_eq!(resources("s3:PutObject", segments), written, "{id}");
+        let of_logs = |s: &&Stage| !matches!(s.kind, StageKind::Broadcast { .. } | StageKind::Schedule);
+        let logs = topology.stages.iter().filter(of_logs).filter(|_| stage.kind == StageKind::Schedule);
+        let collected = set(logs.map(|s| format!("{}/*", s.id)));
+        assert_eq!(resources("s3:DeleteObject", segments), collected, "{id}");
+        let lists = statements.iter().filter(|s| texts(&s["Action"]).contains("s3:ListBucket"));
+        let prefixes = lists.flat_map(|s| texts(&s["Condition"]["StringLike"]["s3:prefix"]));
+        let prefixes = set(prefixes.map(|prefix| prefix.trim_start_matches("${Pipeline}/").to_owned()));
+        assert_eq!(prefixes, collected, "{id} lists what it collects");
         let consumers = set(topology.outputs(&stage.id).map(|stream| stream.consumer.to_string()));
         // The clock has nothing to say to a stage that decides a value.
         let is_woken = |s: &&Stage| !matches!(s.kind, StageKind::Broadcast { .. } | StageKind::Schedule);

@@ -16,11 +16,12 @@ use crate::Failure;
 use crate::config::ConfigArgs;
 use crate::log::Log;
 use crate::session::on_folder;
-use crate::text::date_time;
+use crate::text::{date_time, duration};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Id of the alert, for example velocity:3d7afcf2-701e-3e1b-be95-6415e9444aa4
+    /// Id of the alert, for example velocity:3d7afcf2-701e-3e1b-be95-6415e9444aa4; one that is older than
+    /// gc.retention_ms may have been collected
     #[arg(value_name = "ALERT_ID")]
     alert: String,
     /// Folder with the durable state, of a run that goes on or has ended
@@ -35,8 +36,12 @@ pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure>
     let config = config.load_of(&args.state)?;
     let topology = payguard(&config);
     let found = on_folder(&args.state, &config, async |env| find(env, &topology, &args.alert).await)?;
-    let Some(alert) = found else {
-        return Err(format!("{}: no such alert in the log of {}", args.alert, stage::ENRICH).into());
+    let alert = match found {
+        Found::Alert(alert) => alert,
+        Found::Nothing { since_ms: None } => {
+            return Err(format!("{}: no such alert in the log of {}", args.alert, stage::ENRICH).into());
+        }
+        Found::Nothing { since_ms: Some(since) } => return Err(collected(&args.alert, since, &config).into()),
     };
     let decision = alert.decision.clone().unwrap_or_default();
     if args.json {
@@ -47,26 +52,56 @@ pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure>
     Ok(ExitCode::SUCCESS)
 }
 
+/// What the log of `enrich` knows of an alert.
+enum Found {
+    Alert(FraudAlert),
+    /// Nothing. When rows of the log have been collected, what is left begins with this commit, milliseconds since the
+    /// epoch.
+    Nothing {
+        since_ms: Option<i64>,
+    },
+}
+
+/// The message for an alert that may have been in what is collected.
+fn collected(alert: &str, since_ms: i64, config: &Config) -> String {
+    format!(
+        "{alert}: no such alert in the log of {} since {}; what was committed before has been collected, because \
+         gc.retention_ms is {} ({}): set it higher to explain older alerts",
+        stage::ENRICH,
+        date_time(since_ms),
+        config.gc.retention_ms,
+        duration(config.gc.retention_ms)
+    )
+}
+
 /// Looks through the alerts that `enrich` has committed; a log row tells where its alerts are, nothing else is read.
-async fn find(env: &Env, topology: &Topology, id: &str) -> Result<Option<FraudAlert>, Failure> {
+async fn find(env: &Env, topology: &Topology, id: &str) -> Result<Found, Failure> {
     let enrich = StageId::new(stage::ENRICH);
     let shards = topology.stage(&enrich).map_or(0, |s| s.shards);
+    let mut since_ms = None;
     for task in (0..shards).map(|shard| TaskId::shard(&enrich, shard)) {
-        let mut log = Log::of(env, &task);
+        let (mut log, mut first) = (Log::of(env, &task), true);
         while let Some(row) = log.next().await? {
+            if std::mem::take(&mut first) && row.seq > 1 {
+                since_ms = since_ms.max(Some(row.now_ms));
+            }
             for slice in row.slices.iter().filter(|slice| slice.stream == stream::ALERTS) {
-                let bytes = read_slice(&*env.segments, &task, &row, slice).await?;
+                let bytes = match read_slice(&*env.segments, &task, &row, slice).await {
+                    // Collected since the row was read.
+                    Err(error) if error.is_missing() => continue,
+                    bytes => bytes?,
+                };
                 let mut records = SliceReader::new(bytes, slice.count)?;
                 while let Some(record) = records.take()? {
                     let alert = FraudAlert::decode(record.payload)?;
                     if alert.alert_id == id {
-                        return Ok(Some(alert));
+                        return Ok(Found::Alert(alert));
                     }
                 }
             }
         }
     }
-    Ok(None)
+    Ok(Found::Nothing { since_ms })
 }
 
 fn in_words(alert: &FraudAlert, decision: &Decision, config: &Config) -> String {

@@ -73,6 +73,9 @@ async fn process(args: &Args, config: Config) -> Result<ExitCode, Failure> {
     let lines = result.map_err(|error| advise(&error, args.state.is_some()))?;
     let heads = session.pipeline.heads().await?;
     let summary = summary::Summary::of(&session, &heads, lines, started.elapsed(), &args.out);
+    if args.state.is_some() {
+        session.pipeline.collect().await;
+    }
     session.stack.stop().await;
     let text = if args.json { summary.to_json() } else { summary.to_text() };
     say!("{text}");

@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use payguard_aws::system::SystemClock;
+use payguard_engine::gc::Collected;
 use payguard_engine::store::Clock;
 use payguard_engine::task::{IN, OUT};
 use payguard_engine::{Head, TaskId};
 use payguard_local::accounting;
 use payguard_topology::payguard;
 use payguard_topology::progress::{self, Progress};
+use serde_json::{Value, json};
 
 use crate::Failure;
 use crate::config::ConfigArgs;
@@ -22,25 +24,63 @@ pub(crate) struct Args {
     /// Folder with the durable state, of a run that goes on or has ended
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure> {
     let config = config.load_of(&args.state)?;
     let topology = payguard(&config);
-    let heads = on_folder(&args.state, &config, async |env| Ok(progress::heads(&*env.ledger, &topology).await?))?;
+    let (heads, collected) = on_folder(&args.state, &config, async |env| {
+        Ok((progress::heads(&*env.ledger, &topology).await?, env.ledger.collected().await?))
+    })?;
     let rows = progress::of(&topology, &heads);
-    print(&table(&rows, SystemClock.now().0));
-    let counted = counters(&heads);
-    if !counted.is_empty() {
-        print(&format!("\n{counted}"));
-    }
-    match progress::stuck(&rows, SystemClock.now()) {
-        None => Ok(ExitCode::SUCCESS),
-        Some(reason) => {
+    let stuck = progress::stuck(&rows, SystemClock.now());
+    if args.json {
+        say!("{}", json(&rows, &heads, &collected, stuck.as_deref()));
+    } else {
+        print(&table(&rows, SystemClock.now().0));
+        let counted = counters(&heads);
+        if !counted.is_empty() {
+            print(&format!("\n{counted}"));
+        }
+        if !collected.is_empty() {
+            print(&format!("\n{}\n", garbage(&collected)));
+        }
+        if let Some(reason) = &stuck {
             say!("STUCK: {reason}");
-            Ok(ExitCode::FAILURE)
         }
     }
+    Ok(if stuck.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What has been collected since the pipeline began.
+fn garbage(collected: &Collected) -> String {
+    let Collected { rows, objects, orphans, pages, .. } = *collected;
+    format!(
+        "collected: {} log rows, {} segments, {} segments that were never committed, {} pages of state",
+        grouped(rows),
+        grouped(objects),
+        grouped(orphans),
+        grouped(pages)
+    )
+}
+
+/// The same as one value. Watermarks are milliseconds of event time, `null` where there is none yet or no more.
+fn json(rows: &[Progress], heads: &[(TaskId, Head)], collected: &Collected, stuck: Option<&str>) -> Value {
+    let task = |row: &Progress| {
+        let watermark = Some(row.watermark.0).filter(|ms| ![i64::MIN, i64::MAX].contains(ms));
+        json!({
+            "task": row.task.to_string(), "commit": row.seq, "records": row.records, "watermark_ms": watermark,
+            "behind_ms": row.behind_ms, "idle": row.idle, "ended": row.ended, "committed_at_ms": row.committed_at_ms,
+            "rows_waiting": row.rows_waiting,
+        })
+    };
+    json!({
+        "tasks": rows.iter().map(task).collect::<Vec<_>>(), "counters": accounting::totals(heads),
+        "collected": collected, "stuck": stuck,
+    })
 }
 
 /// What the operators counted, apart from what they read and wrote: one line per operator.

@@ -171,6 +171,7 @@ impl Summary {
             "dynamodb_read_requests": self.usage.read_requests,
             "s3_puts": self.usage.s3_puts,
             "s3_gets": self.usage.s3_gets,
+            "s3_lists": self.usage.s3_lists,
             "s3_put_bytes": self.usage.s3_put_bytes,
             "s3_get_bytes": self.usage.s3_get_bytes,
             "peak_memory_bytes": self.peak_memory,

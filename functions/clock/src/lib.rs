@@ -1,8 +1,9 @@
 //! Stage `clock`: what must happen although no input arrives.
 //!
 //! Wake-ups may be lost and partitions may fall silent; both show in the heads. The decision is pure; whoever runs the
-//! clock carries it out.
+//! clock carries it out. What nobody needs any more shows in the heads too, and is removed here.
 
+pub mod collect;
 #[cfg(feature = "lambda")]
 pub mod host;
 

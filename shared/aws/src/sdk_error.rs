@@ -41,9 +41,15 @@ pub(crate) fn code<E: ProvideErrorMetadata, R>(err: &SdkError<E, R>) -> Option<&
 pub(crate) fn kind<E: ProvideErrorMetadata, R>(err: &SdkError<E, R>) -> StoreErrorKind {
     match err {
         SdkError::ConstructionFailure(_) => StoreErrorKind::Invalid,
-        SdkError::ServiceError(answer) if answer.err().code().is_some_and(|code| INVALID_CODES.contains(&code)) => {
-            StoreErrorKind::Invalid
-        }
+        SdkError::ServiceError(answer) => kind_of(answer.err().code()),
+        _ => StoreErrorKind::Unavailable,
+    }
+}
+
+/// The same by the service's error code.
+pub(crate) fn kind_of(code: Option<&str>) -> StoreErrorKind {
+    match code {
+        Some(code) if INVALID_CODES.contains(&code) => StoreErrorKind::Invalid,
         _ => StoreErrorKind::Unavailable,
     }
 }
@@ -86,6 +92,11 @@ where
 /// A store error that says the stored bytes are not what was written.
 pub(crate) fn corrupt(operation: &'static str, target: impl Into<String>, detail: impl Into<String>) -> StoreError {
     StoreError::new(StoreErrorKind::Corrupt, operation, target, detail)
+}
+
+/// A store error that says that something is not there.
+pub(crate) fn missing(operation: &'static str, target: impl Into<String>, detail: impl Into<String>) -> StoreError {
+    StoreError::new(StoreErrorKind::Missing, operation, target, detail)
 }
 
 /// A store error that says the request is wrong.

@@ -16,6 +16,7 @@ pub struct Usage {
     read_requests: AtomicU64,
     s3_puts: AtomicU64,
     s3_gets: AtomicU64,
+    s3_lists: AtomicU64,
     s3_put_bytes: AtomicU64,
     s3_get_bytes: AtomicU64,
 }
@@ -35,6 +36,8 @@ pub struct UsageSnapshot {
     pub s3_puts: u64,
     /// Objects or ranges read.
     pub s3_gets: u64,
+    /// Listings; S3 bills them as objects that are stored, and removals not at all.
+    pub s3_lists: u64,
     /// Bytes stored.
     pub s3_put_bytes: u64,
     /// Bytes read.
@@ -52,6 +55,7 @@ impl UsageSnapshot {
             read_requests: self.read_requests.saturating_sub(earlier.read_requests),
             s3_puts: self.s3_puts.saturating_sub(earlier.s3_puts),
             s3_gets: self.s3_gets.saturating_sub(earlier.s3_gets),
+            s3_lists: self.s3_lists.saturating_sub(earlier.s3_lists),
             s3_put_bytes: self.s3_put_bytes.saturating_sub(earlier.s3_put_bytes),
             s3_get_bytes: self.s3_get_bytes.saturating_sub(earlier.s3_get_bytes),
         }
@@ -70,6 +74,7 @@ impl Usage {
             read_requests: get(&self.read_requests),
             s3_puts: get(&self.s3_puts),
             s3_gets: get(&self.s3_gets),
+            s3_lists: get(&self.s3_lists),
             s3_put_bytes: get(&self.s3_put_bytes),
             s3_get_bytes: get(&self.s3_get_bytes),
         }
@@ -83,6 +88,11 @@ impl Usage {
     /// A read request was sent.
     pub(crate) fn read_request(&self) {
         self.read_requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Keys were listed.
+    pub(crate) fn list_request(&self) {
+        self.s3_lists.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The service reported what a write consumed.

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use bytes::Bytes;
 use payguard_aws::{S3Segments, embedded_clients};
+use payguard_engine::StoreErrorKind;
 use payguard_engine::store::SegmentStore;
 
 /// One request.
@@ -23,6 +24,11 @@ impl Request {
 
 /// Answers every request with the status line and an empty body.
 fn recorder(status: &'static str) -> (String, Receiver<Request>) {
+    answering(status, "")
+}
+
+/// Answers every request with the status line and the body.
+fn answering(status: &'static str, answer: &'static str) -> (String, Receiver<Request>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let endpoint = format!("http://{}", listener.local_addr().expect("its address"));
     let (sender, requests) = channel();
@@ -46,8 +52,8 @@ fn recorder(status: &'static str) -> (String, Receiver<Request>) {
             let length: usize = request.header("content-length").map_or(0, |digits| digits.parse().expect("a number"));
             request.body.resize(length, 0);
             reader.read_exact(&mut request.body).expect("the body");
-            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-            connection.write_all(answer.as_bytes()).expect("answered");
+            let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", answer.len());
+            connection.write_all((head + answer).as_bytes()).expect("answered");
             if sender.send(request).is_err() {
                 return;
             }
@@ -68,6 +74,51 @@ async fn over_plain_http_a_segment_is_sent_as_it_is() {
     assert!(!request.headers.iter().any(|header| header.starts_with("x-amz-checksum")), "{:?}", request.headers);
     assert_eq!(request.header("transfer-encoding"), None, "no chunks with trailers");
     assert_eq!(request.body, b"segment");
+}
+
+#[tokio::test]
+async fn an_object_that_may_be_missing_is_not_taken_for_a_broken_request() {
+    let not_there = "<Error><Code>NoSuchKey</Code><Message>no such key</Message></Error>";
+    let denied = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>";
+    let no_bucket = "<Error><Code>NoSuchBucket</Code><Message>no such bucket</Message></Error>";
+    for (status, body, kind) in [
+        ("404 Not Found", not_there, StoreErrorKind::Missing),
+        // What S3 says of a missing object to somebody who may not list the bucket.
+        ("403 Forbidden", denied, StoreErrorKind::Missing),
+        ("404 Not Found", no_bucket, StoreErrorKind::Invalid),
+    ] {
+        let (endpoint, _requests) = answering(status, body);
+        let segments =
+            S3Segments::new(&embedded_clients(&endpoint, &endpoint), "bucket", "payguard", Default::default());
+        let error = segments.get("dedup/0/1-a", 0, 1).await.expect_err(body);
+        assert_eq!(error.kind, kind, "{error}");
+        assert!(error.to_string().contains("bucket/payguard/dedup/0/1-a"), "{error}");
+        if kind != StoreErrorKind::Missing {
+            continue;
+        }
+        // What may not be written is no question of what is there.
+        let put = segments.put("dedup/0/1-a", Bytes::new()).await.expect_err(body);
+        assert!(put.kind != StoreErrorKind::Missing, "{put}");
+    }
+}
+
+#[tokio::test]
+async fn a_removal_that_fails_in_part_is_an_error_that_names_the_object() {
+    let in_part = "<DeleteResult><Error><Key>payguard/dedup/0/2-b</Key><Code>AccessDenied</Code><Message>no</Message>\
+                   </Error></DeleteResult>";
+    let (endpoint, requests) = answering("200 OK", in_part);
+    let segments = S3Segments::new(&embedded_clients(&endpoint, &endpoint), "bucket", "payguard", Default::default());
+    let keys = ["dedup/0/1-a", "dedup/0/2-b"].map(str::to_owned);
+    let error = segments.delete(&keys).await.expect_err("one is left");
+    assert_eq!(error.kind, StoreErrorKind::Invalid, "no permission");
+    assert!(
+        error.to_string().contains("payguard/dedup/0/2-b") && error.to_string().contains("AccessDenied"),
+        "{error}"
+    );
+    let request = requests.recv().expect("a request");
+    assert!(request.line.starts_with("POST /bucket/?delete"), "{}", request.line);
+    let body = String::from_utf8(request.body).expect("XML");
+    assert!(body.contains("<Key>payguard/dedup/0/1-a</Key>") && body.contains("<Quiet>true</Quiet>"), "{body}");
 }
 
 #[cfg(feature = "lambda")]

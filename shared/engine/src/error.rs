@@ -12,6 +12,9 @@ pub enum StoreErrorKind {
     Unavailable,
     /// The store answered with something that is not what was written: stop, nothing may be skipped.
     Corrupt,
+    /// What was asked for is not there. Whoever read of it in a head looks at the head again: it may have been collected
+    /// since; when the head is still the newest, something that is needed is lost (INV-5).
+    Missing,
     /// The request itself is wrong (missing table, no permission, too large): repeating it will not help.
     Invalid,
 }
@@ -52,7 +55,7 @@ pub enum EngineError {
     /// A store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Bytes that a committed row names are missing, truncated or altered. Nothing was skipped.
+    /// Bytes that a committed row names are truncated or altered. Nothing was skipped.
     #[error("task {task} seq {seq}: segment {object} is damaged: {detail}")]
     DamagedSegment {
         /// The task that wrote it.
@@ -105,6 +108,12 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// Whether a row or an object was not there.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(self, EngineError::Store(error) if error.kind == StoreErrorKind::Missing)
+    }
+
     /// A record or value of `stream` that `task` could not decode.
     #[must_use]
     pub fn bad_record(task: &TaskId, stream: &str, error: DecodeError) -> EngineError {

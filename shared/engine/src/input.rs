@@ -52,26 +52,39 @@ impl Upstream {
             Producers::Registered => registered,
         }
     }
+
+    /// Whether `task` is an input, once it is registered.
+    #[must_use]
+    pub fn has(&self, task: &TaskId) -> bool {
+        self.stage == task.stage
+            && match &self.producers {
+                Producers::Shards(shards) => task.shard_number().is_some_and(|shard| shard < *shards),
+                Producers::Partitions(topics) => is_partition_of(topics, task),
+                Producers::Registered => true,
+            }
+    }
 }
 
 /// The tasks of a source stage for these topics: those that must exist and those that registered.
 #[must_use]
 pub fn partitions(stage: &StageId, topics: &[TopicPartitions], registered: Vec<TaskId>) -> Vec<TaskId> {
-    let is_wanted = |task: &TaskId| {
-        task.topic_partition().is_some_and(|(topic, _)| topics.iter().any(|wanted| wanted.topic == topic))
-    };
     let known = topics.iter().flat_map(|t| {
         let numbers = 0..i32::try_from(t.known).unwrap_or(i32::MAX);
         numbers.map(|partition| TaskId::partition(stage, &t.topic, partition))
     });
-    let all: BTreeSet<TaskId> = registered.into_iter().filter(is_wanted).chain(known).collect();
+    let all: BTreeSet<TaskId> =
+        registered.into_iter().filter(|task| is_partition_of(topics, task)).chain(known).collect();
     all.into_iter().collect()
+}
+
+fn is_partition_of(topics: &[TopicPartitions], task: &TaskId) -> bool {
+    task.topic_partition().is_some_and(|(topic, _)| topics.iter().any(|wanted| wanted.topic == topic))
 }
 
 /// Reads the records of a row that are for `shard`.
 ///
 /// # Errors
-/// When the segment store fails or the bytes are not those that were committed.
+/// When the segment store fails, the object is not there or the bytes are not those that were committed.
 pub async fn open_row(
     store: &dyn SegmentStore,
     producer: &TaskId,
@@ -100,7 +113,7 @@ pub async fn open_row(
 /// Reads and checks one slice of a row: output records or the state delta.
 ///
 /// # Errors
-/// When the segment store fails or the bytes are not those that were committed.
+/// When the segment store fails, the object is not there or the bytes are not those that were committed.
 pub async fn read_slice(
     store: &dyn SegmentStore,
     producer: &TaskId,
@@ -150,5 +163,22 @@ mod tests {
         let registered = vec![task("payments.confirmations", 0), task("payments.raw", 1), task("payments.raw", 7)];
         let expected = [task("payments.raw", 0), task("payments.raw", 1), task("payments.raw", 7)];
         assert_eq!(partitions(&stage, &topics, registered), expected);
+    }
+
+    #[test]
+    fn an_upstream_has_the_tasks_that_it_names_once_they_are_registered() {
+        let topics = vec![TopicPartitions { topic: "payments.raw".to_owned(), known: 1 }];
+        let tasks = ["parse/payments.raw-0", "parse/payments.raw-7", "parse/rules.config-0", "parse/0", "parse/2"];
+        for producers in [Producers::Shards(2), Producers::Partitions(topics), Producers::Registered] {
+            let upstream = Upstream { stage: StageId::new("parse"), producers, streams: Vec::new() };
+            for task in tasks.map(|task| task.parse::<TaskId>().expect("a task")) {
+                assert_eq!(
+                    upstream.has(&task),
+                    upstream.tasks(vec![task.clone()]).contains(&task),
+                    "{task} {upstream:?}"
+                );
+            }
+            assert!(!upstream.has(&"dedup/0".parse().expect("a task")));
+        }
     }
 }

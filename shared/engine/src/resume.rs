@@ -29,13 +29,33 @@ pub enum Resume {
 /// after `held` is lost; but deltas must not be applied on top. The memory is whole once the head was found unmoved.
 #[must_use]
 pub fn resume(held: &Head, whole: bool, stored: &Head) -> Resume {
-    if stored.seq == held.seq && stored.attempt == held.attempt {
+    if is_same(held, stored) {
         return Resume::AsItIs;
     }
     match stored.seq.checked_sub(held.seq) {
         Some(1..=CATCH_UP_ROWS) if whole => Resume::Deltas { after: held.seq(), until: stored.seq() },
         _ => Resume::Load,
     }
+}
+
+fn is_same(held: &Head, stored: &Head) -> bool {
+    stored.seq == held.seq && stored.attempt == held.attempt
+}
+
+/// What it means that a row or an object that a task was to read is not there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Missing {
+    /// Another executor of the task has gone on meanwhile, and what it had passed was collected. The batch is lost, as a
+    /// commit may be.
+    Passed,
+    /// Nobody has passed it: something that is needed was collected or lost (INV-5).
+    Needed,
+}
+
+/// What to make of a gap in what was read for a batch after `held`, when `newest` is the head that was read since.
+#[must_use]
+pub fn missing(held: &Head, newest: &Head) -> Missing {
+    if is_same(held, newest) { Missing::Needed } else { Missing::Passed }
 }
 
 /// What makes up the state as of a head: pages, overlaid by deltas. In this order: a page may be older than a delta.
@@ -108,6 +128,20 @@ mod tests {
         for ((held, by), whole, (stored, stored_by), expected) in cases {
             let resumed = resume(&head(held, by, 0), whole, &head(stored, stored_by, 0));
             assert_eq!(resumed, expected, "{held} {by} {whole} {stored} {stored_by}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_needed_while_the_head_stands_still() {
+        let cases = [
+            ((5, "a"), (5, "a"), Missing::Needed),
+            ((0, ""), (0, ""), Missing::Needed),
+            ((5, "a"), (6, "b"), Missing::Passed),
+            ((5, "a"), (99, "a"), Missing::Passed),
+            ((0, ""), (1, "b"), Missing::Passed),
+        ];
+        for ((held, by), (newest, newest_by), expected) in cases {
+            assert_eq!(missing(&head(held, by, 0), &head(newest, newest_by, 0)), expected, "{held} {newest}");
         }
     }
 

@@ -18,10 +18,32 @@ use bytes::{BufMut, Bytes};
 use payguard_model::EventTime;
 use prost::encoding::{decode_varint, encode_varint};
 
+use crate::ids::{Attempt, TaskId};
 use crate::row::Slice;
 
 /// Slices shorter than this are stored as they are.
 pub const COMPRESS_FROM: usize = 1024;
+/// Digits of a seq in the key of an object: as many as the greatest has.
+const SEQ_DIGITS: usize = 20;
+
+/// Key of the object that holds the segment of an attempt at commit `seq`. The keys of a task sort by seq.
+#[must_use]
+pub fn object_key(task: &TaskId, seq: u64, attempt: &Attempt) -> String {
+    format!("{}{seq:0SEQ_DIGITS$}-{}", object_prefix(task), attempt.0)
+}
+
+/// What the keys of all segments of a task begin with, and no other task's.
+#[must_use]
+pub fn object_prefix(task: &TaskId) -> String {
+    format!("{task}/")
+}
+
+/// The commit that an object of `task` was made for; `None` when the key is no segment's.
+#[must_use]
+pub fn object_seq(task: &TaskId, key: &str) -> Option<u64> {
+    let (seq, _) = key.strip_prefix(&object_prefix(task))?.split_once('-')?;
+    seq.parse().ok().filter(|_| seq.len() == SEQ_DIGITS)
+}
 
 /// Where in the sources a record comes from.
 ///
@@ -368,7 +390,10 @@ mod tests {
         Stamp { watermark: EventTime(watermark), arrival: Arrival { partition, offset } }
     }
 
-    fn build(records: &[(u32, (i64, u32, i64), Vec<u8>)], delta: &[u8]) -> Segment {
+    /// Shard, stamp and payload of a record.
+    type Drawn = (u32, (i64, u32, i64), Vec<u8>);
+
+    fn build(records: &[Drawn], delta: &[u8]) -> Segment {
         let mut builder = SegmentBuilder::new([("s", 3)]);
         // What was built before leaves no trace.
         builder.push(0, 1, stamp((77, 7, 77)), EventTime(77), 3, |b| b.put_slice(b"old"));
@@ -420,6 +445,18 @@ mod tests {
             if cut { bytes.truncate(at) } else { bytes[at] ^= 0x10 }
             prop_assert!(open(slice, &Bytes::from(bytes)).is_err());
         }
+    }
+
+    #[test]
+    fn the_keys_of_a_task_sort_by_seq_and_tell_it() {
+        let task: TaskId = "dedup/1".parse().unwrap();
+        let key = |seq| object_key(&task, seq, &Attempt("a-b".into()));
+        assert_eq!(key(7), "dedup/1/00000000000000000007-a-b");
+        assert!(key(9) < key(10) && key(10) < key(u64::MAX));
+        assert_eq!([7, u64::MAX].map(|seq| object_seq(&task, &key(seq))), [Some(7), Some(u64::MAX)]);
+        let others = ["dedup/1/7-a", "dedup/1/0000000000000000000x-a", "dedup/1/00000000000000000007", "dedup/1/"];
+        assert!(others.iter().all(|key| object_seq(&task, key).is_none()));
+        assert_eq!(object_seq(&"dedup/10".parse().unwrap(), &key(7)), None, "tasks are apart");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use payguard_model::{KeyGroup, ProcessingTime};
 
 use crate::error::StoreError;
+use crate::gc::Collected;
 use crate::ids::{Attempt, Seq, StageId, TaskId};
 use crate::page::{Page, PageAddress};
 use crate::row::{CommitRow, Head, InputState};
@@ -55,8 +56,21 @@ pub trait Ledger: Send + Sync {
     /// One log row.
     async fn load_row(&self, task: &TaskId, seq: Seq) -> Result<Option<CommitRow>, StoreError>;
 
-    /// Log rows after `after`, ascending, without a gap, possibly fewer than there are.
+    /// Log rows after `after`, ascending, possibly fewer than there are. A gap is an error of kind `Missing`: the rows
+    /// in it may have been collected.
     async fn load_rows(&self, task: &TaskId, after: Seq, limits: RowLimits) -> Result<Vec<CommitRow>, StoreError>;
+
+    /// The log rows that are left after `after`, ascending: those that were collected are passed over.
+    async fn remaining_rows(&self, task: &TaskId, after: Seq, limits: RowLimits) -> Result<Vec<CommitRow>, StoreError>;
+
+    /// Removes log rows, in no order; those that are not there are no error. Only for rows that nobody needs.
+    async fn delete_rows(&self, task: &TaskId, seqs: &[Seq]) -> Result<(), StoreError>;
+
+    /// Adds to what has been collected.
+    async fn add_collected(&self, done: &Collected) -> Result<(), StoreError>;
+
+    /// What has been collected since the pipeline began.
+    async fn collected(&self) -> Result<Collected, StoreError>;
 
     /// Adds a task to its stage's registry. Repeating it changes nothing.
     async fn register(&self, task: &TaskId) -> Result<(), StoreError>;
@@ -105,8 +119,15 @@ pub trait SegmentStore: Send + Sync {
     /// Stores an object.
     async fn put(&self, key: &str, bytes: Bytes) -> Result<(), StoreError>;
 
-    /// Reads `len` bytes from `offset`. Fewer bytes come back when the object is shorter.
+    /// Reads `len` bytes from `offset`. Fewer bytes come back when the object is shorter; an object that is not there
+    /// is an error of kind `Missing`.
     async fn get(&self, key: &str, offset: u64, len: u64) -> Result<Bytes, StoreError>;
+
+    /// The first `limit` keys that begin with `prefix`, ascending; at most 1000.
+    async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<String>, StoreError>;
+
+    /// Removes objects, at most 1000; those that are not there are no error. Only for objects that nobody needs.
+    async fn delete(&self, keys: &[String]) -> Result<(), StoreError>;
 }
 
 /// Hints that a task may have input. Never carries truth: a lost wake-up is swept up by `clock`.

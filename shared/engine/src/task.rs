@@ -4,7 +4,8 @@
 //! * [`source`] — a task that is given the records of one Kafka partition;
 //! * [`broadcast`] — the one task that decides a value all others read;
 //! * `recover` — head, pages and deltas become live state; `flush` — live state becomes pages;
-//! * `committer` — one commit with its four outcomes; `retry` — patience with unreachable stores.
+//! * `committer` — one commit with its four outcomes; `passed` — what was collected while an executor slept;
+//! * `load` — how busy a task is; `retry` — patience with unreachable stores.
 //!
 //! Warm memory is never trusted after an error, a lost commit or a panic: live state is taken out of the task while it
 //! runs and put back only when everything went well.
@@ -14,6 +15,9 @@ pub mod broadcast;
 mod committer;
 pub mod consumer;
 mod flush;
+mod live;
+mod load;
+mod passed;
 mod recover;
 mod retry;
 pub mod source;

@@ -69,6 +69,14 @@ pub enum HostError {
         /// How many.
         failed: u64,
     },
+    /// Not everything that nobody needs could be removed.
+    #[error("{failed} steps of the collection failed; see the warnings before; the last: {last}")]
+    Collection {
+        /// How many.
+        failed: usize,
+        /// The last failure.
+        last: payguard_engine::StoreError,
+    },
 }
 
 /// A task or partition that failed.
@@ -113,6 +121,7 @@ impl HostError {
             HostError::Tasks(_) => "TaskFailed",
             HostError::Heads(_) => "HeadsUnreadable",
             HostError::Invocations { .. } => "InvocationFailed",
+            HostError::Collection { .. } => "CollectionFailed",
         }
     }
 }

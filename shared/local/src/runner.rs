@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use payguard_clock::collect::{Limits, Outcome, collect};
 use payguard_dedup as dedup;
 use payguard_directory::MerchantDirectory;
+use payguard_engine::gc::Collected;
 use payguard_engine::store::{Clock, Sink, Waker};
 use payguard_engine::task::broadcast::BroadcastTask;
 use payguard_engine::task::consumer::{ConsumerTask, MakeBody};
@@ -26,6 +28,10 @@ const SWEEP: Duration = Duration::from_secs(1);
 const INVOCATION_MS: i64 = 5_000;
 /// And after this many commits.
 const INVOCATION_COMMITS: u32 = 256;
+/// Garbage is collected this often,
+const COLLECT_EVERY: Duration = Duration::from_mins(1);
+/// for so long at most, milliseconds.
+const COLLECT_MS: i64 = 10_000;
 
 /// Wake-ups within the process.
 #[derive(Default)]
@@ -63,9 +69,11 @@ pub struct LocalPipeline {
     enrich: MakeBody,
 }
 
-/// The consumer tasks at work.
+/// The consumer tasks at work, and the collector beside them.
 pub struct Running {
     tasks: JoinSet<Result<(), EngineError>>,
+    /// Dropped with this, at whatever it does: every step of it may be the last.
+    _collector: JoinSet<()>,
 }
 
 impl LocalPipeline {
@@ -127,7 +135,23 @@ impl LocalPipeline {
                 tasks.spawn(async move { run_to_the_end(task, &signal, &*clock).await });
             }
         }
-        Running { tasks }
+        let mut collector = JoinSet::new();
+        collector.spawn(collect_again_and_again(self.clone()));
+        Running { tasks, _collector: collector }
+    }
+
+    /// Removes what no task needs any more, for a few seconds at most. What fails is logged and loses nothing.
+    pub async fn collect(&self) -> Collected {
+        let limits = Limits::per_minute(self.config.gc.retention_ms, self.env.clock.now().plus(COLLECT_MS));
+        let outcome = match progress::heads(&*self.env.ledger, &self.topology).await {
+            Ok(heads) => collect(&self.env, &self.topology, &heads, limits).await,
+            Err(error) => Outcome { failed: vec![error], ..Outcome::default() },
+        };
+        for error in &outcome.failed {
+            tracing::warn!(%error, "not everything was collected");
+        }
+        tracing::debug!(collected = ?outcome.collected);
+        outcome.collected
     }
 
     /// The heads of all tasks, sources included, in the order of the topology.
@@ -189,6 +213,13 @@ fn joined(done: Result<Result<(), EngineError>, JoinError>) -> Result<(), Engine
     match done {
         Ok(result) => result,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+async fn collect_again_and_again(pipeline: LocalPipeline) {
+    loop {
+        tokio::time::sleep(COLLECT_EVERY).await;
+        pipeline.collect().await;
     }
 }
 

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 
 use aws_sdk_s3::error::ProvideErrorMetadata;
 use aws_sdk_s3::primitives::ByteStream;
+use aws_sdk_s3::types::{Delete, ObjectIdentifier};
 use payguard_local::embedded::{BUCKET, EmbeddedStack, StackOptions};
 
 async fn started() -> (EmbeddedStack, aws_sdk_s3::Client) {
@@ -75,6 +76,29 @@ async fn head_delete_and_missing_objects() {
     assert!(client.head_object().bucket(BUCKET).key("k").send().await.is_err());
     let missing = client.get_object().bucket(BUCKET).key("k").send().await.expect_err("gone");
     assert_eq!(missing.code(), Some("NoSuchKey"));
+}
+
+#[tokio::test]
+async fn many_objects_are_deleted_at_once_and_those_that_are_missing_are_no_error() {
+    let (_stack, client) = started().await;
+    for key in ["t/1", "t/2", "t/3", "u/ü x"] {
+        put(&client, key, "x").await;
+    }
+    let delete = |keys: &[&str], quiet| {
+        let named = |key: &&str| ObjectIdentifier::builder().key(*key).build().expect("a key");
+        let objects = keys.iter().map(named).collect();
+        let delete = Delete::builder().set_objects(Some(objects)).quiet(quiet).build().expect("a list");
+        client.delete_objects().bucket(BUCKET).delete(delete).send()
+    };
+    let answer = delete(&["t/1", "t/none", "u/ü x"], false).await.expect("deleted");
+    let deleted: Vec<_> = answer.deleted().iter().filter_map(|object| object.key()).collect();
+    assert_eq!((deleted, answer.errors().len()), (vec!["t/1", "t/none", "u/ü x"], 0));
+    let answer = delete(&["t/1", "t/3"], true).await.expect("deleted");
+    assert!(answer.deleted().is_empty() && answer.errors().is_empty(), "quietly");
+    let listed = client.list_objects_v2().bucket(BUCKET).send().await.expect("a listing");
+    assert_eq!(listed.contents().iter().filter_map(|object| object.key()).collect::<Vec<_>>(), ["t/2"]);
+    let too_many: Vec<String> = (0..1001).map(|n| format!("k/{n}")).collect();
+    delete(&too_many.iter().map(String::as_str).collect::<Vec<_>>(), true).await.expect_err("more than S3 takes");
 }
 
 #[tokio::test]

@@ -164,7 +164,7 @@ async fn a_missing_row_is_not_skipped() {
     delete.key("row", AttributeValue::S("log#00000000000000000002".into())).send().await.expect("deleted");
     for after in [0, 1] {
         let found = ledger.load_rows(&task(), Seq(after), RowLimits { rows: 10 }).await.expect_err("a gap");
-        assert_eq!(found.kind, StoreErrorKind::Corrupt);
+        assert_eq!(found.kind, StoreErrorKind::Missing);
         assert!(found.to_string().contains("seq 2 is missing"), "{found}");
     }
     assert_eq!(ledger.load_rows(&task(), Seq(0), RowLimits { rows: 1 }).await.expect("before the gap").len(), 1);
@@ -194,6 +194,11 @@ async fn usage_is_what_the_service_bills() {
     segments.get("k", 1, 2).await.expect("get");
     let snapshot = usage.snapshot();
     assert_eq!((snapshot.s3_puts, snapshot.s3_gets, snapshot.s3_put_bytes, snapshot.s3_get_bytes), (1, 1, 5, 2));
+    let before = usage.snapshot();
+    ledger.delete_rows(&task(), &[Seq(1)]).await.expect("remove");
+    assert_eq!(usage.snapshot().since(&before).write_units, 2.0, "a removal is billed as the row's size");
+    segments.list("", 9).await.expect("list");
+    assert_eq!(usage.snapshot().since(&before).s3_lists, 1);
 }
 
 #[tokio::test]

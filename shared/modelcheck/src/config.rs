@@ -28,8 +28,6 @@ pub enum Mutant {
     CollectUnread,
     /// Collection looks at consumers and not at what is flushed.
     CollectUnflushed,
-    /// Collection removes a page that was split before the commit after the flush.
-    CollectPageEarly,
     /// The sink writes its position after the records, not with them.
     PositionApart,
     /// State is loaded from deltas overlaid by pages.
@@ -52,7 +50,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Mutant; 17] = [
+    pub const ALL: [Mutant; 16] = [
         Mutant::NoHeadCondition,
         Mutant::NewAttemptAfterUnknown,
         Mutant::AcknowledgeFirst,
@@ -60,7 +58,6 @@ impl Mutant {
         Mutant::NoVersionCheck,
         Mutant::CollectUnread,
         Mutant::CollectUnflushed,
-        Mutant::CollectPageEarly,
         Mutant::PositionApart,
         Mutant::PagesOverDeltas,
         Mutant::RemoveAtOnce,
@@ -77,7 +74,7 @@ impl Mutant {
     pub fn model(self) -> Config {
         let shown_by = match self {
             Mutant::PositionApart => Config::SINK,
-            Mutant::RemoveAtOnce | Mutant::TrustLoaded | Mutant::CollectPageEarly => Config::SPLIT,
+            Mutant::RemoveAtOnce | Mutant::TrustLoaded => Config::SPLIT,
             Mutant::FlushLoaded => Config::ADDED,
             _ => Config::STATE,
         };

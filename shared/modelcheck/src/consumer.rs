@@ -2,7 +2,7 @@
 
 use payguard_engine::commit::CommitOutcome;
 use payguard_engine::merge::{Alignment, BufferedRow, Merger, Next};
-use payguard_engine::resume::{Lead, Resume, lead, resume};
+use payguard_engine::resume::{Lead, Missing, Resume, lead, missing, resume};
 use payguard_engine::segment::{Arrival, SegmentBuilder, SliceReader, Stamp, open};
 use payguard_engine::{InputState, Seq};
 use payguard_model::EventTime;
@@ -200,20 +200,28 @@ fn read_rows(memory: Head, executor: u8, model: &Model, state: &mut State) -> Ph
     let last = newest.min(after + ROWS_AHEAD);
     match state.producer_log.first_missing(after, last) {
         None => Phase::Rows { memory, opened: after, last },
-        Some(missing) => {
+        Some(seq) => {
             model.saw(Event::InputRowMissing);
-            Phase::Load { missing }
+            find_gap(&memory, seq, state)
         }
     }
 }
 
-fn read_object(memory: Head, opened: u8, last: u8, model: &Model, state: &State) -> Phase {
+/// The head is looked at at once here: it only moves on, and then says more often that what is missing was passed.
+fn find_gap(memory: &Head, seq: u8, state: &mut State) -> Phase {
+    if missing(&memory.stored(), &state.consumer_log.head.stored()) == Missing::Needed {
+        state.broken.note(Rule::Reload);
+    }
+    Phase::Load { missing: seq }
+}
+
+fn read_object(memory: Head, opened: u8, last: u8, model: &Model, state: &mut State) -> Phase {
     let seq = opened + 1;
     if state.producer_log.ever(seq).is_some_and(|row| state.objects.has(seq, row.attempt)) {
         return Phase::Rows { memory, opened: seq, last };
     }
     model.saw(Event::ObjectMissing);
-    Phase::Load { missing: seq }
+    find_gap(&memory, seq, state)
 }
 
 fn take(memory: Head, last: u8, records: u8, model: &Model, state: &mut State) -> Phase {
@@ -246,8 +254,9 @@ fn merge(at: At, rows: &[(u8, Row)], records: u8) -> Option<At> {
 /// A row with its records as they come from a segment.
 fn buffered(seq: u8, row: &Row) -> Option<BufferedRow> {
     let mut builder = SegmentBuilder::new([("records", 1)]);
-    let stamp = Stamp { watermark: EventTime(0), arrival: Arrival::default() };
     for record in row.batch().each() {
+        let arrival = Arrival { partition: 0, offset: i64::from(record.0) };
+        let stamp = Stamp { watermark: EventTime(0), arrival };
         builder.push(0, 0, stamp, EventTime(0), 1, |bytes| bytes.push(record.0));
     }
     let segment = builder.finish(&[]);

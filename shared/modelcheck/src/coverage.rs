@@ -54,7 +54,6 @@ events! {
     StalePage = "a page of an old commit is refused",
     HalfFlush = "state is loaded while a flush is half done",
     PageRemoved = "a page that a split replaced is removed",
-    PageCollected = "a page that a split replaced is collected",
     WithinRow = "a position is within a row",
     Followed = "the ledger follows the sink",
     SinkElsewhere = "the sink is elsewhere",

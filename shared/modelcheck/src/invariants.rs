@@ -188,7 +188,6 @@ pub fn noticed_by(mutant: Mutant) -> Rule {
         Mutant::NewAttemptAfterUnknown
         | Mutant::PagesOverDeltas
         | Mutant::RemoveAtOnce
-        | Mutant::CollectPageEarly
         | Mutant::TrustLoaded
         | Mutant::KeepAfterLost => Rule::Computed,
         Mutant::MissingIsDamage => Rule::Reload,

@@ -9,8 +9,8 @@ use stateright::Property;
 use crate::config::Config;
 use crate::consumer;
 use crate::coverage::{Coverage, Event};
-use crate::durable::{At, Attempt, Log, MAX_ROWS, Name, Objects, Row, Seen, Sink, Table, Task, watermark};
-use crate::gc::{collectable, is_split_page_collectable};
+use crate::durable::{At, Attempt, Log, MAX_ROWS, Objects, Row, Seen, Sink, Table, Task, watermark};
+use crate::gc::collectable;
 use crate::invariants::{self, Broken};
 use crate::producer;
 use crate::settle;
@@ -73,8 +73,6 @@ pub enum Action {
     CollectObject(u8),
     /// The collector removes this row.
     CollectRow(u8),
-    /// The collector removes the page that was split.
-    CollectPage,
     /// The lease of the producer runs out.
     ProducerLeaseEnds,
     /// The lease of the consumer runs out.
@@ -132,10 +130,6 @@ impl Model {
                 state.producer_log.collect(seq);
                 self.saw(Event::RowCollected);
             }
-            Action::CollectPage => {
-                state.table.remove(Name::Whole);
-                self.saw(Event::PageCollected);
-            }
             Action::ProducerLeaseEnds => state.leases[0].is_over = true,
             Action::ConsumerLeaseEnds => state.leases[1].is_over = true,
             Action::DelayedCommit => {
@@ -186,9 +180,6 @@ impl Model {
         if let Some((seq, row)) = next {
             let has_object = state.objects.has(seq, row.attempt);
             actions.push(if has_object { Action::CollectObject(seq) } else { Action::CollectRow(seq) });
-        }
-        if is_split_page_collectable(&self.config, &log.head, &state.table) {
-            actions.push(Action::CollectPage);
         }
     }
 

@@ -4,7 +4,7 @@
 use payguard_engine::commit::CommitOutcome;
 use payguard_engine::logic::SourceRecord;
 use payguard_engine::page::is_replaced;
-use payguard_engine::resume::{Resume, recovery, resume};
+use payguard_engine::resume::{Missing, Resume, missing, recovery, resume};
 use payguard_engine::task::source::not_processed;
 
 use crate::config::{Config, Layout, Mutant};
@@ -199,8 +199,7 @@ fn work(
 
 fn resume_memory(deliver: u8, mut memory: Memory, model: &Model, state: &State) -> Phase {
     let stored = state.producer_log.head;
-    let whole = memory.whole || model.config.breaks(Mutant::TrustLoaded);
-    match resume(&memory.head.stored(), whole, &stored.stored()) {
+    match resume(&memory.head.stored(), is_trusted(&memory, model), &stored.stored()) {
         Resume::AsItIs => {
             memory.whole = true;
             begin(deliver, memory, model)
@@ -211,6 +210,11 @@ fn resume_memory(deliver: u8, mut memory: Memory, model: &Model, state: &State) 
             Phase::Load { deliver, missing: 0 }
         }
     }
+}
+
+/// Whether memory is taken for the state as of its head, so that deltas may be applied to it.
+fn is_trusted(memory: &Memory, model: &Model) -> bool {
+    memory.whole || model.config.breaks(Mutant::TrustLoaded)
 }
 
 fn begin(deliver: u8, memory: Memory, model: &Model) -> Phase {
@@ -294,22 +298,31 @@ fn pages_over_deltas(deliver: u8, mut memory: Memory, pages: &[Page], model: &Mo
     begin(deliver, memory, model)
 }
 
-fn read_rows(deliver: u8, memory: Memory, goal: Head, model: &Model, state: &State) -> Phase {
+fn read_rows(deliver: u8, memory: Memory, goal: Head, model: &Model, state: &mut State) -> Phase {
     match state.producer_log.first_missing(memory.head.seq, goal.seq) {
         None => Phase::Rows { deliver, memory, goal, listed: true },
-        Some(missing) => {
+        Some(seq) => {
             model.saw(Event::OwnRowMissing);
-            Phase::Load { deliver, missing }
+            find_gap(deliver, &memory, goal, seq, model, state)
         }
     }
 }
 
-fn read_object(deliver: u8, mut memory: Memory, goal: Head, model: &Model, state: &State) -> Phase {
+/// Memory that was to catch up is dropped. Who loads looks at the head first: here at once, since it only moves on, and
+/// then says more often that what is missing was passed.
+fn find_gap(deliver: u8, memory: &Memory, goal: Head, seq: u8, model: &Model, state: &mut State) -> Phase {
+    if !is_trusted(memory, model) && missing(&goal.stored(), &state.producer_log.head.stored()) == Missing::Needed {
+        state.broken.note(Rule::Reload);
+    }
+    Phase::Load { deliver, missing: seq }
+}
+
+fn read_object(deliver: u8, mut memory: Memory, goal: Head, model: &Model, state: &mut State) -> Phase {
     let seq = memory.head.seq + 1;
     // The row was listed: what it says does not change, whether it is there still or not.
     let Some(row) = state.producer_log.ever(seq).filter(|row| state.objects.has(seq, row.attempt)) else {
         model.saw(Event::ObjectMissing);
-        return Phase::Load { deliver, missing: seq };
+        return find_gap(deliver, &memory, goal, seq, model, state);
     };
     memory.apply(&row, model.config.layout);
     memory.head = row.head(seq);

@@ -17,7 +17,6 @@ impl Debug for Action {
             Action::Consume => f.write_str("the consumer takes a row"),
             Action::CollectObject(seq) => write!(f, "the collector removes the object of row {seq}"),
             Action::CollectRow(seq) => write!(f, "the collector removes row {seq}"),
-            Action::CollectPage => f.write_str("the collector removes the page that was split"),
             Action::ProducerLeaseEnds => f.write_str("the producer's lease runs out"),
             Action::ConsumerLeaseEnds => f.write_str("the consumer's lease runs out"),
             Action::DelayedCommit => f.write_str("a commit that was given up arrives at the ledger"),

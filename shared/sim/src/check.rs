@@ -1,10 +1,12 @@
 //! The invariants, checked over everything that is durable. What is decoded here is decoded by code of its own.
 
+mod needed;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use payguard_engine::input::Upstream;
 use payguard_engine::row::{SegmentLocation, Slice};
 use payguard_engine::segment::{SliceReader, open};
 use payguard_engine::task::IN;
@@ -12,13 +14,23 @@ use payguard_engine::{CommitRow, Head, InputState, Position, StageId, TaskId};
 
 use crate::world::{SimWorld, TaskLog, World};
 
-/// The streams that each stage reads.
-pub type Reads = BTreeMap<StageId, BTreeSet<String>>;
+/// Who reads what, as the topology has it.
+#[derive(Clone, Debug, Default)]
+pub struct Reads {
+    /// The streams that each stage reads.
+    pub streams: BTreeMap<StageId, BTreeSet<String>>,
+    /// Every task that reads the logs of others, whether it has begun or not, and whose it reads.
+    pub readers: Vec<(TaskId, Vec<Upstream>)>,
+    /// The stages with keyed state.
+    pub stateful: BTreeSet<StageId>,
+    /// The stages whose logs are kept whole.
+    pub kept: BTreeSet<StageId>,
+}
 
 /// Checks INV-1 to INV-3 of a commit that is about to be made.
 pub(crate) fn check_commit(log: &TaskLog, head: &Head, row: &CommitRow) -> Result<(), String> {
     let before = log.head.clone().unwrap_or_else(Head::empty);
-    let newest = log.rows.keys().next_back().copied().unwrap_or(0);
+    let newest = log.history.keys().next_back().copied().unwrap_or(0);
     if row.seq != newest + 1 || before.seq != newest {
         return Err(format!("INV-1: row {} follows row {newest} and head {}", row.seq, before.seq));
     }
@@ -76,12 +88,13 @@ impl SimWorld {
         }
         for (task, log) in &world.logs {
             let head_seq = log.head.as_ref().map_or(0, |h| h.seq);
-            if !log.rows.keys().copied().eq(1..=head_seq) {
+            if !log.history.keys().copied().eq(1..=head_seq) {
                 return Err(format!("INV-1: {task}: the rows are not 1 to {head_seq}"));
             }
-            for row in log.rows.values() {
+            for row in log.history.values() {
                 world.check_row(task, row, reads)?;
             }
+            world.check_needed(task, log, reads)?;
         }
         state::check_state(&world)
     }
@@ -90,7 +103,7 @@ impl SimWorld {
 impl World {
     fn check_row(&self, task: &TaskId, row: &CommitRow, reads: &Reads) -> Result<(), String> {
         for slice in &row.slices {
-            let bytes = self.slice_bytes(row, slice).map_err(|e| format!("INV-5: {task} seq {}: {e}", row.seq))?;
+            let bytes = self.slice_bytes(row, slice).map_err(|e| format!("{task} seq {}: {e}", row.seq))?;
             let mut reader = SliceReader::new(bytes, slice.count).map_err(|e| format!("{task} {}: {e}", row.seq))?;
             let mut last = None;
             while let Some(record) = reader.take().map_err(|e| format!("{task} {}: {e}", row.seq))? {
@@ -101,7 +114,7 @@ impl World {
                 last = Some(reached);
             }
         }
-        let Some(streams) = reads.get(&task.stage).filter(|streams| !streams.is_empty()) else { return Ok(()) };
+        let Some(streams) = reads.streams.get(&task.stage).filter(|streams| !streams.is_empty()) else { return Ok(()) };
         let counted: u64 = row.counters.iter().filter(|(name, _)| name.starts_with(IN)).map(|(_, n)| n).sum();
         let taken = self.records_taken(task, row, streams)?;
         if taken != counted {
@@ -117,7 +130,7 @@ impl World {
         for (input, to) in &row.to {
             let upstream: TaskId = input.parse().map_err(|e| format!("INV-2: {task}: {e}"))?;
             let nothing = BTreeMap::new();
-            let rows = self.logs.get(&upstream).map_or(&nothing, |log| &log.rows);
+            let rows = self.logs.get(&upstream).map_or(&nothing, |log| &log.history);
             let before = |position: Position| -> u64 {
                 let whole = rows.range(..=u64::try_from(position.at).unwrap_or(0)).map(|(_, row)| row);
                 let mine = whole.flat_map(|r| &r.slices).filter(|s| s.shard == shard && streams.contains(&s.stream));
@@ -132,7 +145,7 @@ impl World {
         Ok(taken)
     }
 
-    /// The records of a slice, checked and decompressed.
+    /// The records of a slice as it was stored, checked and decompressed; also when it has been collected since.
     ///
     /// # Errors
     /// When they are missing or damaged.
@@ -141,7 +154,7 @@ impl World {
             None => Bytes::new(),
             Some(SegmentLocation::Inline(bytes)) => bytes.clone(),
             Some(SegmentLocation::Object(key)) => {
-                self.objects.get(key).cloned().ok_or_else(|| format!("object {key} is missing"))?
+                self.stored.get(key).cloned().ok_or_else(|| format!("object {key} was never stored"))?
             }
         };
         let from = usize::try_from(slice.offset).unwrap_or(usize::MAX).min(segment.len());

@@ -5,6 +5,7 @@
 //! not in a pipeline). They panic with what was found.
 
 use bytes::Bytes;
+use payguard_engine::gc::Collected;
 use payguard_engine::page::{Page, PageAddress};
 use payguard_engine::row::SegmentLocation;
 use payguard_engine::store::{CommitReply, LeaseReply, Ledger, PutReply, RowLimits, SegmentStore, StateTable};
@@ -25,6 +26,8 @@ pub async fn ledger_conformance(ledger: &dyn Ledger) {
     lease_has_one_holder(ledger).await;
     lease_and_head_are_independent(ledger).await;
     registry_keeps_each_task_once(ledger).await;
+    rows_can_be_removed(ledger).await;
+    removals_are_added_up(ledger).await;
 }
 
 /// Checks a state table.
@@ -57,8 +60,30 @@ pub async fn segment_conformance(segments: &dyn SegmentStore) {
     segments.put("conformance/empty", Bytes::new()).await.expect("put nothing");
     assert!(segments.get("conformance/empty", 0, 10).await.expect("get nothing").is_empty());
     let missing = segments.get("conformance/none", 0, 10).await.expect_err("an object that does not exist");
-    assert_eq!(missing.kind, StoreErrorKind::Corrupt, "{missing}");
+    assert_eq!(missing.kind, StoreErrorKind::Missing, "{missing}");
     assert!(missing.to_string().contains("conformance/none"), "the key is named: {missing}");
+    objects_are_listed_and_removed(segments).await;
+}
+
+async fn objects_are_listed_and_removed(segments: &dyn SegmentStore) {
+    let key = |number: u32| format!("collect/1/{number:020}-a");
+    let mut keys: Vec<String> = (0..1_100).map(key).collect();
+    for key in keys.iter().rev().map(String::as_str).chain(["collect/10/x", "collect/1", "collec"]) {
+        segments.put(key, Bytes::from_static(b"x")).await.expect("put");
+    }
+    let list = async |limit| segments.list("collect/1/", limit).await.expect("list");
+    assert_eq!(list(3).await, keys[..3], "the first ones in order");
+    assert_eq!(list(1_000).await, keys[..1_000]);
+    assert_eq!(segments.list("collect/2/", 9).await.expect("list"), Vec::<String>::new());
+    segments.delete(&keys[..1_000]).await.expect("delete");
+    segments.delete(&keys[998..1_002]).await.expect("deleting what is gone in part");
+    segments.delete(&[]).await.expect("deleting nothing");
+    keys.drain(..1_002);
+    assert_eq!(list(1_000).await, keys, "the others are left");
+    let gone = segments.get(&key(0), 0, 1).await.expect_err("removed");
+    assert_eq!(gone.kind, StoreErrorKind::Missing, "{gone}");
+    assert_eq!(segments.list("collect/10/", 9).await.expect("list"), ["collect/10/x"], "prefixes are apart");
+    assert_eq!(segments.get("collect/1", 0, 1).await.expect("get").as_ref(), b"x");
 }
 
 fn task(stage: &str) -> TaskId {
@@ -233,6 +258,52 @@ async fn registry_keeps_each_task_once(ledger: &dyn Ledger) {
     }
     assert_eq!(ledger.tasks(&stage).await.expect("tasks"), [a, b]);
     assert!(ledger.tasks(&StageId::new("c-task")).await.expect("tasks").is_empty(), "stages are apart");
+}
+
+async fn rows_can_be_removed(ledger: &dyn Ledger) {
+    let (task, other) = (task("c-remove"), TaskId::shard(&StageId::new("c-remove"), 1));
+    for seq in 1..=60 {
+        must_commit(ledger, &task, seq, &format!("d{seq}")).await;
+    }
+    must_commit(ledger, &other, 1, "d1-of-1").await;
+    let remaining = async |after, rows| {
+        let rows = ledger.remaining_rows(&task, Seq(after), RowLimits { rows }).await.expect("remaining rows");
+        rows.iter().map(|row| row.seq).collect::<Vec<u64>>()
+    };
+    assert_eq!(remaining(0, 3).await, [1, 2, 3]);
+    let seqs = |seqs: &[u64]| seqs.iter().copied().map(Seq).collect::<Vec<Seq>>();
+    ledger.delete_rows(&task, &[]).await.expect("removing nothing");
+    // More than one request of a table takes, out of order and with a hole.
+    let gone: Vec<u64> = (2..=50).rev().filter(|seq| *seq != 9).collect();
+    ledger.delete_rows(&task, &seqs(&gone)).await.expect("remove rows");
+    ledger.delete_rows(&task, &seqs(&[7, 1])).await.expect("removing what is gone in part");
+    assert_eq!(remaining(0, 3).await, [9, 51, 52], "what is gone is passed over");
+    assert_eq!(remaining(9, 100).await, (51..=60).collect::<Vec<u64>>());
+    assert!(remaining(60, 100).await.is_empty());
+    assert_eq!(ledger.load_row(&task, Seq(7)).await.expect("load row"), None);
+    assert_eq!(rows(ledger, &task, 50, 100).await, (51..=60).collect::<Vec<u64>>());
+    for after in [0, 8, 9, 30, 49] {
+        let limits = RowLimits { rows: 100 };
+        let missing = ledger.load_rows(&task, Seq(after), limits).await.expect_err("rows are missing");
+        assert_eq!(missing.kind, StoreErrorKind::Missing, "after {after}: {missing}");
+        assert!(missing.to_string().contains("c-remove/0"), "the task is named: {missing}");
+    }
+    assert_eq!(head_attempt(ledger, &task).await.as_deref(), Some("d60"), "the head stays");
+    assert_eq!(try_commit(ledger, &task, 7, "late").await, CommitReply::Refused, "what is gone is not free again");
+    assert_eq!(ledger.load_row(&task, Seq(7)).await.expect("load row"), None, "a refused commit left no row");
+    must_commit(ledger, &task, 61, "d61").await;
+    assert_eq!(rows(ledger, &other, 0, 10).await, [1], "tasks are apart");
+}
+
+async fn removals_are_added_up(ledger: &dyn Ledger) {
+    assert_eq!(ledger.collected().await.expect("collected"), Collected::default());
+    let first = Collected { rows: 5, objects: 4, orphans: 3, pages: 2, groups: 1 };
+    for _ in 0..2 {
+        ledger.add_collected(&first).await.expect("add");
+    }
+    ledger.add_collected(&Collected { groups: 10, ..Collected::default() }).await.expect("add");
+    let sum = Collected { rows: 10, objects: 8, orphans: 6, pages: 4, groups: 12 };
+    assert_eq!(ledger.collected().await.expect("collected"), sum);
 }
 
 fn page(stage: &str, group: u32, page: &str, version: u64) -> Page {

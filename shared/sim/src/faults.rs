@@ -18,6 +18,14 @@ pub enum OpKind {
     LoadRow,
     /// `Ledger::load_rows`
     LoadRows,
+    /// `Ledger::remaining_rows`
+    RemainingRows,
+    /// `Ledger::delete_rows`, once for each row
+    DeleteRow,
+    /// `Ledger::add_collected`
+    AddCollected,
+    /// `Ledger::collected`
+    LoadCollected,
     /// `Ledger::register`
     Register,
     /// `Ledger::tasks`
@@ -36,6 +44,10 @@ pub enum OpKind {
     PutObject,
     /// `SegmentStore::get`
     GetObject,
+    /// `SegmentStore::list`
+    ListObjects,
+    /// `SegmentStore::delete`, once for each object
+    DeleteObject,
     /// `Sink::position`
     SinkPosition,
     /// `Sink::write`

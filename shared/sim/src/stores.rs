@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use payguard_engine::gc::Collected;
 use payguard_engine::lease::may_take;
 use payguard_engine::page::{Page, PageAddress, is_replaced, replaces};
 use payguard_engine::store::{
@@ -18,6 +19,10 @@ use crate::world::{SimWorld, World};
 
 fn corrupt(operation: &'static str, target: impl Into<String>, detail: impl ToString) -> StoreError {
     StoreError::new(StoreErrorKind::Corrupt, operation, target, detail.to_string())
+}
+
+fn missing(operation: &'static str, target: impl Into<String>, detail: impl ToString) -> StoreError {
+    StoreError::new(StoreErrorKind::Missing, operation, target, detail.to_string())
 }
 
 #[async_trait]
@@ -51,11 +56,53 @@ impl Ledger for SimWorld {
             let rows: Vec<_> =
                 log.rows.range(after.0 + 1..).take(limits.rows as usize).map(|(_, r)| r.clone()).collect();
             match (after.0 + 1..).zip(&rows).find(|(seq, row)| *seq != row.seq) {
-                Some((seq, _)) => Err(corrupt("load rows", format!("{wanted} {seq}"), "the row is missing")),
+                Some((seq, _)) => Err(missing("load rows", format!("{wanted} {seq}"), "the row is missing")),
                 None => Ok(rows),
             }
         };
         self.operate(OpKind::LoadRows, format!("{task} after {after}"), load, None).await
+    }
+
+    async fn remaining_rows(&self, task: &TaskId, after: Seq, limits: RowLimits) -> Result<Vec<CommitRow>, StoreError> {
+        let wanted = task.clone();
+        let load = move |world: &mut World| {
+            let rows = world.logs.get(&wanted).into_iter().flat_map(|log| log.rows.range(after.0 + 1..));
+            Ok(rows.take(limits.rows as usize).map(|(_, row)| row.clone()).collect())
+        };
+        self.operate(OpKind::RemainingRows, format!("{task} after {after}"), load, None).await
+    }
+
+    async fn delete_rows(&self, task: &TaskId, seqs: &[Seq]) -> Result<(), StoreError> {
+        // One by one, and every second one first: a table promises no order.
+        let (even, odd) = (seqs.iter().step_by(2), seqs.iter().skip(1).step_by(2));
+        for seq in even.chain(odd).copied() {
+            let owner = task.clone();
+            let delete = move |world: &mut World| {
+                world.check_row_removal(&owner, seq);
+                world.logs.get_mut(&owner).and_then(|log| log.rows.remove(&seq.0));
+                Ok(())
+            };
+            self.operate(OpKind::DeleteRow, format!("{task} {seq}"), delete, None).await?;
+        }
+        Ok(())
+    }
+
+    async fn add_collected(&self, done: &Collected) -> Result<(), StoreError> {
+        let done = *done;
+        let add = move |world: &mut World| {
+            let sum = &mut world.collected;
+            sum.rows += done.rows;
+            sum.objects += done.objects;
+            sum.orphans += done.orphans;
+            sum.pages += done.pages;
+            sum.groups += done.groups;
+            Ok(())
+        };
+        self.operate(OpKind::AddCollected, "collected".to_owned(), add, None).await
+    }
+
+    async fn collected(&self) -> Result<Collected, StoreError> {
+        self.operate(OpKind::LoadCollected, "collected".to_owned(), |world: &mut World| Ok(world.collected), None).await
     }
 
     async fn register(&self, task: &TaskId) -> Result<(), StoreError> {
@@ -113,7 +160,7 @@ impl World {
         }
         let remembers_tokens = self.plan.remembers_tokens;
         let log = self.logs.entry(task.clone()).or_default();
-        if remembers_tokens && log.rows.get(&row.seq).is_some_and(|r| r.attempt == row.attempt) {
+        if remembers_tokens && log.history.get(&row.seq).is_some_and(|r| r.attempt == row.attempt) {
             return Ok(CommitReply::Committed);
         }
         let at = log.head.as_ref().map_or(0, |h| h.seq);
@@ -124,6 +171,7 @@ impl World {
             self.violations.push(format!("{task} seq {}: {violation}", row.seq));
         }
         let seq = row.seq;
+        log.history.insert(seq, row.clone());
         log.rows.insert(seq, row);
         log.head = Some(head);
         self.commits.push((task.clone(), seq));
@@ -180,16 +228,40 @@ impl SegmentStore for SimWorld {
             {
                 world.violations.push(format!("object {key} is overwritten with other bytes"));
             }
+            world.stored.insert(key.clone(), bytes.clone());
             world.objects.insert(key, bytes);
             Ok(())
         };
         self.operate(OpKind::PutObject, target, put, None).await
     }
 
+    async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<String>, StoreError> {
+        let wanted = prefix.to_owned();
+        let list = move |world: &mut World| {
+            let keys = world.objects.range(wanted.clone()..).map(|(key, _)| key);
+            Ok(keys.take_while(|key| key.starts_with(&wanted)).take(limit.min(1000)).cloned().collect())
+        };
+        self.operate(OpKind::ListObjects, prefix.to_owned(), list, None).await
+    }
+
+    async fn delete(&self, keys: &[String]) -> Result<(), StoreError> {
+        let (even, odd) = (keys.iter().step_by(2), keys.iter().skip(1).step_by(2));
+        for key in even.chain(odd) {
+            let wanted = key.clone();
+            let delete = move |world: &mut World| {
+                world.check_object_removal(&wanted);
+                world.objects.remove(&wanted);
+                Ok(())
+            };
+            self.operate(OpKind::DeleteObject, key.clone(), delete, None).await?;
+        }
+        Ok(())
+    }
+
     async fn get(&self, key: &str, offset: u64, len: u64) -> Result<Bytes, StoreError> {
         let wanted = key.to_owned();
         let get = move |world: &mut World| {
-            let object = world.objects.get(&wanted).ok_or_else(|| corrupt("get object", &wanted, "object missing"))?;
+            let object = world.objects.get(&wanted).ok_or_else(|| missing("get object", &wanted, "object missing"))?;
             let from = usize::try_from(offset).unwrap_or(usize::MAX).min(object.len());
             let len = usize::try_from(len).unwrap_or(usize::MAX).min(object.len() - from);
             Ok(object.slice(from..from + len))

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use payguard_engine::gc::Collected;
 use payguard_engine::page::{Page, PageAddress};
 use payguard_engine::store::{SinkPosition, SinkRecord};
 use payguard_engine::task::{Env, Settings};
@@ -15,6 +16,7 @@ use payguard_engine::{CommitRow, Head, StageId, StoreError, StoreErrorKind, Task
 use payguard_model::ProcessingTime;
 use tokio::sync::Notify;
 
+use crate::check::Reads;
 use crate::faults::{Fault, FaultPlan, OpKind};
 
 /// A task's part of the ledger.
@@ -24,6 +26,8 @@ pub struct TaskLog {
     pub head: Option<Head>,
     /// The rows by seq.
     pub rows: BTreeMap<u64, CommitRow>,
+    /// All rows that ever were, those that have been collected too: for the checks.
+    pub history: BTreeMap<u64, CommitRow>,
     /// The lease: owner and end.
     pub lease: Option<(String, ProcessingTime)>,
 }
@@ -48,6 +52,12 @@ pub struct World {
     pub pages: BTreeMap<PageAddress, Page>,
     /// The segment store.
     pub objects: BTreeMap<String, Bytes>,
+    /// All objects that ever were, as they were stored: for the checks.
+    pub stored: BTreeMap<String, Bytes>,
+    /// What was collected.
+    pub collected: Collected,
+    /// Who reads what: lets every removal be checked when it is made.
+    pub reads: Option<Arc<Reads>>,
     /// The sinks.
     pub sinks: BTreeMap<TaskId, SinkLog>,
     /// Wake-ups since they were last taken.
@@ -76,7 +86,11 @@ pub struct SimWorld {
     world: Arc<Mutex<World>>,
     resume: Arc<Notify>,
     executor: usize,
+    between: Option<Between>,
 }
+
+/// What somebody else does before each operation of a process.
+pub type Between = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// The guarded process ended at a planned crash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,7 +108,14 @@ impl SimWorld {
     #[must_use]
     pub fn new(now_ms: i64) -> SimWorld {
         let world = World { now_ms, ..World::default() };
-        SimWorld { world: Arc::new(Mutex::new(world)), resume: Arc::new(Notify::new()), executor: 0 }
+        SimWorld { world: Arc::new(Mutex::new(world)), resume: Arc::new(Notify::new()), executor: 0, between: None }
+    }
+
+    /// The same world, where somebody else does something before each operation of this process and of those derived
+    /// from it. What is done must not go through such a world itself.
+    #[must_use]
+    pub fn with_between(&self, between: Between) -> SimWorld {
+        SimWorld { between: Some(between), ..self.clone() }
     }
 
     /// The same world seen by another process: its operations are counted apart and it crashes apart.
@@ -183,6 +204,9 @@ impl SimWorld {
         apply: impl FnOnce(&mut World) -> Result<T, StoreError> + Send + 'static,
         unknown: Option<T>,
     ) -> Result<T, StoreError> {
+        if let Some(between) = &self.between {
+            between().await;
+        }
         let Some(verdict) = self.lock().begin(self.executor, kind) else { return std::future::pending().await };
         if verdict.before_ms > 0 {
             tokio::time::sleep(Duration::from_millis(verdict.before_ms)).await;
@@ -256,11 +280,14 @@ impl World {
         }
     }
 
-    /// What lasts, for comparisons: logs without leases, registry, sinks.
+    /// What lasts, for comparisons: heads, all rows that ever were, sinks.
     #[must_use]
     pub fn lasting(&self) -> (BTreeMap<TaskId, TaskLog>, BTreeMap<TaskId, SinkLog>) {
         let mut logs = self.logs.clone();
-        logs.values_mut().for_each(|log| log.lease = None);
+        for log in logs.values_mut() {
+            log.lease = None;
+            log.rows.clear();
+        }
         (logs, self.sinks.clone())
     }
 }

@@ -44,6 +44,8 @@ pub struct Config {
     pub shards: Shards,
     /// Numbers of the engine.
     pub engine: Engine,
+    /// What is kept although no task needs it any more.
+    pub gc: Gc,
 }
 
 /// What comes in.
@@ -136,6 +138,15 @@ pub struct Engine {
     pub flush_bytes: usize,
 }
 
+/// What is kept although no task needs it any more.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Gc {
+    /// Log rows and their segments stay this long after their commit, milliseconds: for people who look at them, and for
+    /// whoever copies the pipeline while it runs.
+    pub retention_ms: i64,
+}
+
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -168,7 +179,14 @@ impl Default for Config {
             stats: Stats::default(),
             shards: Shards::default(),
             engine: Engine::default(),
+            gc: Gc::default(),
         }
+    }
+}
+
+impl Default for Gc {
+    fn default() -> Gc {
+        Gc { retention_ms: 3_600_000 }
     }
 }
 
@@ -396,6 +414,7 @@ impl Config {
             ("source.max_future_ms", self.source.max_future_ms),
             ("engine.max_drift_ms", self.engine.max_drift_ms),
             ("engine.flush_every_ms", self.engine.flush_every_ms),
+            ("gc.retention_ms", self.gc.retention_ms),
         ];
         for (key, value) in positive {
             if value < 0 {
@@ -493,11 +512,12 @@ mod tests {
     #[test]
     fn whatever_is_misspelt_or_out_of_range_is_an_error() {
         type Pairs<'a> = &'a [(&'a str, &'a str)];
-        let cases: [(Pairs<'_>, Pairs<'_>, &str); 8] = [
+        let cases: [(Pairs<'_>, Pairs<'_>, &str); 9] = [
             (&[("PAYGUARD_RULES_VELOCITY", "3")], &[], "no such key"),
             (&[], &[("rules.velocity", "3")], "no such key"),
             (&[], &[("rules.velocity_max_payments", "many")], "whole number"),
             (&[], &[("rules.velocity_max_payments", "-1")], "negative"),
+            (&[("PAYGUARD_GC_RETENTION_MS", "-1")], &[], "negative"),
             (&[], &[("shards.dedup", "0")], "1 to 128"),
             (&[], &[("operators", "core,typo")], "typo"),
             (&[], &[("detail_language", "fr")], "fr"),

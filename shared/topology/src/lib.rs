@@ -2,6 +2,7 @@
 //!
 //! Functions, local runner, command line, documentation and tests read the same value. Nothing here runs anything.
 
+pub mod collection;
 pub mod config;
 mod payguard;
 mod picture;

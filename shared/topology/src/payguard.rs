@@ -40,7 +40,7 @@ pub mod stage {
     pub const PUBLISH: &str = "publish";
     /// Writes the table of totals.
     pub const TOTALS: &str = "totals";
-    /// Heartbeats and lost wake-ups.
+    /// Heartbeats, lost wake-ups, garbage.
     pub const CLOCK: &str = "clock";
 }
 
@@ -191,7 +191,7 @@ fn stages(config: &Config) -> Vec<Stage> {
         new(stage::ENRICH, Lookup, &["enrich-alerts"], shards.enrich, "adds the merchant's risk to alerts"),
         new(stage::PUBLISH, Sink, &["publish"], 1, "alerts and all other topics"),
         new(stage::TOTALS, Sink, &["totals"], 1, "upserts of merchant totals"),
-        new(stage::CLOCK, StageKind::Schedule, &[], 1, "idle partitions, lost wake-ups"),
+        new(stage::CLOCK, StageKind::Schedule, &[], 1, "idle partitions, lost wake-ups, garbage"),
     ]);
     stages
 }

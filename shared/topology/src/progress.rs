@@ -116,12 +116,9 @@ fn behind(watermark: EventTime, newest: EventTime) -> Option<i64> {
 #[must_use]
 pub fn rows_waiting(topology: &Topology, heads: &[(TaskId, Head)], task: &TaskId, head: &Head) -> u64 {
     let Some(plan) = topology.plan(task) else { return 0 };
-    let upstream = |other: &TaskId| {
-        plan.upstreams.iter().any(|u| u.stage == other.stage && u.tasks(vec![other.clone()]).contains(other))
-    };
     heads
         .iter()
-        .filter(|(other, _)| upstream(other))
+        .filter(|(other, _)| plan.upstreams.iter().any(|upstream| upstream.has(other)))
         .map(|(other, produced)| {
             let read = head.inputs.get(&TaskPlan::input_id(other)).map_or(0, |i| i.position.at);
             produced.seq.saturating_sub(u64::try_from(read).unwrap_or(0))

@@ -7,6 +7,7 @@
 //! | `<pipeline>#<stage>/<instance>` | `head` | newest commit, progress, lease |
 //! | `<pipeline>#<stage>/<instance>` | `log#<seq, 20 digits>` | one commit, immutable |
 //! | `<pipeline>#<stage>` | `tasks` | the stage's tasks |
+//! | `<pipeline>#clock` | `collected` | counts of what was collected |
 //!
 //! Some fields of a head are attributes of their own, readable without this code; `body` alone is the truth. The lease
 //! lives in the head item in attributes that a commit does not touch, and the other way round, so the lease may create
@@ -22,6 +23,7 @@ use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{
     AttributeValue, Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure, TransactWriteItem, Update,
 };
+use payguard_engine::gc::Collected;
 use payguard_engine::store::{CommitReply, LeaseReply, Ledger, RowLimits};
 use payguard_engine::{CommitRow, Head, Seq, StageId, StoreError, StoreErrorKind, TaskId};
 use payguard_model::ProcessingTime;
@@ -32,7 +34,7 @@ use super::cancellation::{Cancellation, read_cancellation};
 use super::item::{
     Item, MAX_ITEM_BYTES, binary, get_number, get_text, item_bytes, number, take_binary, text, write_units,
 };
-use crate::sdk_error::{corrupt, describe, invalid, kind, store_error};
+use crate::sdk_error::{corrupt, describe, invalid, kind, missing, store_error};
 use crate::usage::Usage;
 
 /// Row of the head.
@@ -51,10 +53,10 @@ const SET_HEAD: &str =
 /// [`Ledger`] on DynamoDB.
 #[derive(Clone, Debug)]
 pub struct DynamoLedger {
-    client: Client,
-    table: String,
+    pub(super) client: Client,
+    pub(super) table: String,
     pipeline: String,
-    usage: Arc<Usage>,
+    pub(super) usage: Arc<Usage>,
 }
 
 impl DynamoLedger {
@@ -64,11 +66,15 @@ impl DynamoLedger {
         DynamoLedger { client, table: tables.ledger.clone(), pipeline: pipeline.to_owned(), usage }
     }
 
-    fn task_key(&self, task: &TaskId) -> String {
+    pub(super) fn task_key(&self, task: &TaskId) -> String {
         format!("{}#{task}", self.pipeline)
     }
 
-    fn target(&self, task: &TaskId, row: &str) -> String {
+    pub(super) fn stage_key(&self, stage: &str) -> String {
+        format!("{}#{stage}", self.pipeline)
+    }
+
+    pub(super) fn target(&self, task: &TaskId, row: &str) -> String {
         format!("{}/{}#{task} {row}", self.table, self.pipeline)
     }
 
@@ -157,7 +163,7 @@ impl DynamoLedger {
     }
 
     /// Follows the pages of a query until it has `limit` rows or the log ends.
-    async fn query_rows(&self, task: &TaskId, after: Seq, limit: usize) -> Result<Vec<Item>, StoreError> {
+    pub(super) async fn query_rows(&self, task: &TaskId, after: Seq, limit: usize) -> Result<Vec<Item>, StoreError> {
         let mut items: Vec<Item> = Vec::new();
         let mut start = None;
         while items.len() < limit {
@@ -190,7 +196,7 @@ impl DynamoLedger {
         Ok(items)
     }
 
-    fn decode_row(&self, task: &TaskId, seq: u64, mut item: Item) -> Result<CommitRow, StoreError> {
+    pub(super) fn decode_row(&self, task: &TaskId, seq: u64, mut item: Item) -> Result<CommitRow, StoreError> {
         let damaged = |detail: String| corrupt("load row", self.target(task, &log_row(seq)), detail);
         let body = take_binary(&mut item, "body").ok_or_else(|| damaged("the row has no body".to_owned()))?;
         let row = CommitRow::decode(body.as_slice())
@@ -269,11 +275,27 @@ impl Ledger for DynamoLedger {
             let found = get_text(&item, "row").unwrap_or_default();
             if found != log_row(seq) {
                 let detail = format!("task {task} seq {seq} is missing: the next row is `{found}`");
-                return Err(corrupt("load rows", self.target(task, &log_row(seq)), detail));
+                return Err(missing("load rows", self.target(task, &log_row(seq)), detail));
             }
             rows.push(self.decode_row(task, seq, item)?);
         }
         Ok(rows)
+    }
+
+    async fn remaining_rows(&self, task: &TaskId, after: Seq, limits: RowLimits) -> Result<Vec<CommitRow>, StoreError> {
+        self.query_remaining(task, after, limits).await
+    }
+
+    async fn delete_rows(&self, task: &TaskId, seqs: &[Seq]) -> Result<(), StoreError> {
+        self.delete_in_batches(task, seqs).await
+    }
+
+    async fn add_collected(&self, done: &Collected) -> Result<(), StoreError> {
+        self.count_collected(done).await
+    }
+
+    async fn collected(&self) -> Result<Collected, StoreError> {
+        self.load_collected().await
     }
 
     async fn register(&self, task: &TaskId) -> Result<(), StoreError> {
@@ -282,7 +304,7 @@ impl Ledger for DynamoLedger {
             .client
             .update_item()
             .table_name(&self.table)
-            .key("task", text(format!("{}#{}", self.pipeline, task.stage)))
+            .key("task", text(self.stage_key(&task.stage.0)))
             .key("row", text(TASKS_ROW))
             .update_expression("ADD #tasks :task")
             .expression_attribute_names("#tasks", "tasks")
@@ -302,7 +324,7 @@ impl Ledger for DynamoLedger {
             .client
             .get_item()
             .table_name(&self.table)
-            .key("task", text(format!("{}#{stage}", self.pipeline)))
+            .key("task", text(self.stage_key(&stage.0)))
             .key("row", text(TASKS_ROW))
             .consistent_read(true)
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
@@ -398,8 +420,13 @@ impl DynamoLedger {
 }
 
 /// Sort key of a log row: seqs sort as numbers do.
-fn log_row(seq: u64) -> String {
+pub(super) fn log_row(seq: u64) -> String {
     format!("log#{seq:020}")
+}
+
+/// The seq that a log row's sort key names.
+pub(super) fn log_seq(row: &str) -> Option<u64> {
+    row.strip_prefix("log#")?.parse().ok()
 }
 
 /// Bytes of the head item that `update` writes: its keys and its values, with names of about the right length.
@@ -430,6 +457,8 @@ mod tests {
     fn log_rows_sort_as_numbers() {
         assert_eq!(log_row(9), "log#00000000000000000009");
         assert!(log_row(9) < log_row(10) && log_row(10) < log_row(u64::MAX));
+        assert_eq!([9, u64::MAX].map(|seq| log_seq(&log_row(seq))), [Some(9), Some(u64::MAX)]);
+        assert_eq!(log_seq("head"), None);
     }
 
     #[test]

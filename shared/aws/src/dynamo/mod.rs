@@ -1,6 +1,7 @@
 //! The ledger and the state table on DynamoDB.
 
 mod cancellation;
+mod collect;
 mod item;
 mod ledger;
 mod state;

@@ -12,7 +12,7 @@ use crate::commit::{AfterReply, CommitOutcome, Resolution, after_reply, check_su
 use crate::error::{EngineError, StoreErrorKind};
 use crate::ids::{Attempt, InputId, Seq, TaskId};
 use crate::row::{Broadcast, CommitRow, Head, InputState, Position, SegmentLocation};
-use crate::segment::Segment;
+use crate::segment::{Segment, object_key};
 use crate::store::CommitReply;
 
 /// What a batch leads to, ready to be committed.
@@ -151,7 +151,7 @@ async fn store_segment(
     if bytes.len() <= env.settings.inline_bytes {
         return Ok(Some(SegmentLocation::Inline(bytes.clone())));
     }
-    let key = format!("{task}/{seq:020}-{}", attempt.0);
+    let key = object_key(task, seq, attempt);
     patiently(&env.settings, || env.segments.put(&key, bytes.clone())).await?;
     Ok(Some(SegmentLocation::Object(key)))
 }

@@ -1,26 +1,25 @@
 //! Tasks that read upstream logs: stages with operators, and sinks.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use payguard_model::{EventTime, ProcessingTime};
 
 use super::batch::{self, Batch};
 use super::committer::{Proposal, commit, wake_consumers};
-use super::flush::{Replaced, dirty_bytes, flush, remove};
+use super::flush::{dirty_bytes, flush, remove};
+use super::live::Live;
+use super::passed::unless_passed;
 use super::recover::{apply_rows, load_state};
 use super::retry::patiently;
-use super::{BUSY_MS, IN, WAITED_MS};
-use super::{Budget, Env, Report, TaskPlan};
+use super::{Budget, Env, IN, Report, TaskPlan};
 use crate::commit::CommitOutcome;
 use crate::error::EngineError;
 use crate::ids::{InputId, Seq, TaskId};
 use crate::input::{Producers, Upstream, open_row};
 use crate::logic::{LookupLogic, SinkLogic, StageLogic, take_stage_delta};
-use crate::merge::Merger;
 use crate::resume::{Lead, Resume, lead, resume};
 use crate::row::{Broadcast, CommitRow, Head, InputState};
-use crate::segment::SegmentBuilder;
 use crate::store::{LeaseReply, RowLimits, Sink, SinkBatch, SinkReply};
 
 /// Rows read from an upstream log at once.
@@ -48,52 +47,6 @@ pub struct ConsumerTask {
     make: MakeBody,
     live: Option<Live>,
     woke_everyone_at: ProcessingTime,
-}
-
-/// What a task holds in memory: always exactly the state as of `head`, between batches.
-struct Live {
-    head: Head,
-    body: Body,
-    merger: Merger,
-    builder: SegmentBuilder,
-    /// Rows read but not opened yet, by input.
-    rows: BTreeMap<InputId, VecDeque<CommitRow>>,
-    /// Upstream task of every input.
-    upstreams: BTreeMap<InputId, (TaskId, usize)>,
-    /// Whether what is in memory is known to be the state as of `head` (see [`resume`]).
-    whole: bool,
-    flushed_at: ProcessingTime,
-    flushed_seq: u64,
-    /// Pages that the last flush replaced, to be removed after the next commit.
-    replaced: Replaced,
-    /// Version of the broadcast value the body has.
-    pinned: u64,
-    load: Load,
-}
-
-/// Time spent and time waited since the last commit: told with the next one.
-#[derive(Clone, Copy, Debug)]
-struct Load {
-    busy_ms: i64,
-    waited_ms: i64,
-    rested_at: ProcessingTime,
-}
-
-impl Load {
-    /// Takes a batch in that began at `began` and ended at `ended`.
-    fn worked(&mut self, began: ProcessingTime, ended: ProcessingTime) {
-        self.waited_ms += began.since(self.rested_at);
-        self.busy_ms += ended.since(began);
-        self.rested_at = ended;
-    }
-
-    /// The counters for a commit.
-    fn counters(&self) -> impl Iterator<Item = (String, u64)> {
-        let counts = [(BUSY_MS, self.busy_ms), (WAITED_MS, self.waited_ms)];
-        counts
-            .into_iter()
-            .filter_map(|(name, ms)| Some((name.to_owned(), u64::try_from(ms).ok().filter(|ms| *ms > 0)?)))
-    }
 }
 
 impl ConsumerTask {
@@ -133,9 +86,13 @@ impl ConsumerTask {
             report.ended = live.head.ended();
             report.more = work == Work::Spent;
             // A wake-up that found our lease taken must not be lost: look once more after releasing it.
-            let news = work == Work::Done && self.env.settings.lease_owner.is_some() && self.fetch(&mut live).await?;
-            self.live = Some(live);
-            if !news {
+            let mut news = Some(false);
+            if work == Work::Done && self.env.settings.lease_owner.is_some() {
+                let looked = self.fetch(&mut live).await;
+                news = unless_passed(&self.env, &self.plan, &live.head, looked).await?;
+            }
+            self.live = news.map(|_| live);
+            if news == Some(false) {
                 return Ok(report);
             }
         }
@@ -150,13 +107,18 @@ impl ConsumerTask {
             if report.commits >= u64::from(budget.commits) || self.env.clock.now() >= budget.until {
                 return Ok(Work::Spent);
             }
-            let (_, broadcast) = futures_util::future::try_join(self.fetch(live), self.read_broadcast()).await?;
+            let facts = futures_util::future::try_join(self.fetch(live), self.read_broadcast()).await;
+            let Some((_, broadcast)) = unless_passed(&self.env, &self.plan, &live.head, facts).await? else {
+                report.lost += 1;
+                self.reload(live).await?;
+                continue;
+            };
             self.pin(live, broadcast)?;
             let began = self.env.clock.now();
             let Some((outcome, batch, row)) = self.step(live).await? else { return Ok(Work::Done) };
             if outcome.is_mine() {
                 live.whole = true;
-                live.load = Load { busy_ms: 0, waited_ms: 0, rested_at: live.load.rested_at };
+                live.load.told();
             }
             live.load.worked(began, self.env.clock.now());
             match outcome {
@@ -167,11 +129,15 @@ impl ConsumerTask {
                 }
                 CommitOutcome::Lost | CommitOutcome::Passed | CommitOutcome::Unknown => {
                     report.lost += 1;
-                    *live = self.load().await?;
-                    self.find_inputs(live).await?;
+                    self.reload(live).await?;
                 }
             }
         }
+    }
+
+    async fn reload(&self, live: &mut Live) -> Result<(), EngineError> {
+        *live = self.load().await?;
+        self.find_inputs(live).await
     }
 
     /// One batch and its commit; `None` when there is nothing to commit.
@@ -240,9 +206,9 @@ impl ConsumerTask {
         wake_consumers(&self.env, &self.plan, row, everyone).await;
         if let Body::Operators(logic) = &mut live.body {
             remove(&self.env, std::mem::take(&mut live.replaced)).await?;
-            let dirty = dirty_bytes(logic.as_mut());
+            // Also when nothing is dirty: the rows since the last flush are then not needed any more.
             let due = now.since(live.flushed_at) >= self.env.settings.flush_every_ms;
-            if dirty >= self.env.settings.flush_bytes || (due && dirty > 0) {
+            if due || dirty_bytes(logic.as_mut()) >= self.env.settings.flush_bytes {
                 live.replaced = flush(&self.env, &self.plan, &live.head, logic.as_mut()).await?;
                 live.flushed_seq = live.head.seq;
                 live.flushed_at = now;
@@ -251,41 +217,32 @@ impl ConsumerTask {
         Ok(())
     }
 
-    /// Reads head and state from the stores.
+    /// Reads head and state from the stores, anew when the task goes on meanwhile and its rows are collected.
     async fn load(&self) -> Result<Live, EngineError> {
         let (env, plan) = (&self.env, &self.plan);
-        let head = patiently(&env.settings, || env.ledger.load_head(&plan.task)).await?;
-        if head.is_none() {
-            patiently(&env.settings, || env.ledger.register(&plan.task)).await?;
-        }
-        let mut live = Live {
-            head: head.unwrap_or_else(Head::empty),
-            body: (self.make)(),
-            merger: Merger::new(plan.alignment),
-            builder: batch::builder(plan),
-            rows: BTreeMap::new(),
-            upstreams: BTreeMap::new(),
-            whole: false,
-            flushed_at: env.clock.now(),
-            flushed_seq: 0,
-            replaced: Replaced::default(),
-            pinned: 0,
-            load: Load { busy_ms: 0, waited_ms: 0, rested_at: env.clock.now() },
-        };
-        live.flushed_seq = live.head.flushed_seq;
-        match &mut live.body {
-            Body::Operators(logic) => load_state(env, plan, &live.head, logic.as_mut()).await?,
-            Body::Lookup(_) => {}
-            Body::Sink(_, sink) => {
-                let sink = sink.clone();
-                self.follow_sink(&mut live.head, sink.as_ref()).await?;
+        loop {
+            let head = patiently(&env.settings, || env.ledger.load_head(&plan.task)).await?;
+            if head.is_none() {
+                patiently(&env.settings, || env.ledger.register(&plan.task)).await?;
             }
+            let mut live = Live::new(head.unwrap_or_else(Head::empty), (self.make)(), plan, env.clock.now());
+            match &mut live.body {
+                Body::Operators(logic) => {
+                    let loaded = load_state(env, plan, &live.head, logic.as_mut()).await;
+                    if unless_passed(env, plan, &live.head, loaded).await?.is_none() {
+                        continue;
+                    }
+                }
+                Body::Lookup(_) => {}
+                Body::Sink(_, sink) => {
+                    let sink = sink.clone();
+                    self.follow_sink(&mut live.head, sink.as_ref()).await?;
+                }
+            }
+            live.add_inputs();
+            tracing::debug!(task = %plan.task, seq = live.head.seq, flushed = live.flushed_seq, "loaded");
+            return Ok(live);
         }
-        for (id, state) in &live.head.inputs {
-            live.merger.add(id, *state);
-        }
-        tracing::debug!(task = %plan.task, seq = live.head.seq, flushed = live.flushed_seq, "loaded");
-        Ok(live)
     }
 
     /// A sink's own position is the truth: when it is one batch ahead, the ledger follows.
@@ -340,14 +297,12 @@ impl ConsumerTask {
             Resume::Load => return self.load().await,
         };
         let Body::Operators(logic) = &mut live.body else { return self.load().await };
-        apply_rows(&self.env, &self.plan, after, until, logic.as_mut()).await?;
-        live.merger = Merger::new(self.plan.alignment);
-        live.rows.clear();
-        for (id, state) in &stored.inputs {
-            live.merger.add(id, *state);
+        let applied = apply_rows(&self.env, &self.plan, after, until, logic.as_mut()).await;
+        if applied.as_ref().is_err_and(EngineError::is_missing) {
+            return self.load().await;
         }
-        live.flushed_seq = stored.flushed_seq;
-        live.head = stored;
+        applied?;
+        live.go_on_from(stored, &self.plan);
         Ok(live)
     }
 

@@ -5,7 +5,7 @@ use payguard_model::{KEY_GROUPS, KeyGroup, key_group::groups_of_shard};
 
 use super::retry::patiently;
 use super::{Env, TaskPlan};
-use crate::error::EngineError;
+use crate::error::{EngineError, StoreError, StoreErrorKind};
 use crate::ids::Seq;
 use crate::input::read_slice;
 use crate::logic::{StageLogic, apply_stage_delta};
@@ -62,7 +62,9 @@ pub(super) async fn apply_rows(
         let limits = RowLimits { rows: ROWS };
         let rows = patiently(&env.settings, || env.ledger.load_rows(&plan.task, at, limits)).await?;
         if rows.is_empty() {
-            return Err(broken(plan, &format!("log row {} is missing below the head {until}", at.next())));
+            let detail = format!("the row is missing below the head {until}");
+            let target = format!("{} {}", plan.task, at.next());
+            return Err(StoreError::new(StoreErrorKind::Missing, "load rows", target, detail).into());
         }
         for row in rows.iter().take_while(|r| r.seq <= until.0) {
             if let Some(delta) = &row.delta {

@@ -16,10 +16,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_core::Stream;
 use s3s::dto::{
-    Bucket, CommonPrefix, CreateBucketInput, CreateBucketOutput, DeleteObjectInput, DeleteObjectOutput, ETag,
-    ETagCondition, GetObjectInput, GetObjectOutput, HeadBucketInput, HeadBucketOutput, HeadObjectInput,
-    HeadObjectOutput, ListBucketsInput, ListBucketsOutput, ListObjectsV2Input, ListObjectsV2Output, Object,
-    PutObjectInput, PutObjectOutput, StreamingBlob, Timestamp,
+    Bucket, CommonPrefix, CreateBucketInput, CreateBucketOutput, DeleteObjectInput, DeleteObjectOutput,
+    DeleteObjectsInput, DeleteObjectsOutput, DeletedObject, ETag, ETagCondition, GetObjectInput, GetObjectOutput,
+    HeadBucketInput, HeadBucketOutput, HeadObjectInput, HeadObjectOutput, ListBucketsInput, ListBucketsOutput,
+    ListObjectsV2Input, ListObjectsV2Output, Object, PutObjectInput, PutObjectOutput, StreamingBlob, Timestamp,
 };
 use s3s::{Body, S3, S3Error, S3Request, S3Response, S3Result, s3_error};
 
@@ -175,10 +175,31 @@ impl S3 for FileObjects {
 
     async fn delete_object(&self, req: S3Request<DeleteObjectInput>) -> S3Result<S3Response<DeleteObjectOutput>> {
         let DeleteObjectInput { bucket, key, .. } = req.input;
-        match fs::remove_file(object_file(&self.bucket_dir(&bucket)?, &key)) {
-            Err(err) if err.kind() != io::ErrorKind::NotFound => Err(failed(&key, &err)),
-            _ => Ok(S3Response::new(DeleteObjectOutput::default())),
+        remove(&self.bucket_dir(&bucket)?, &key)?;
+        Ok(S3Response::new(DeleteObjectOutput::default()))
+    }
+
+    async fn delete_objects(&self, req: S3Request<DeleteObjectsInput>) -> S3Result<S3Response<DeleteObjectsOutput>> {
+        let DeleteObjectsInput { bucket, delete, .. } = req.input;
+        if delete.objects.len() > MAX_KEYS {
+            return Err(s3_error!(MalformedXML, "a request may name {} objects", MAX_KEYS));
         }
+        let bucket = self.bucket_dir(&bucket)?;
+        let (mut deleted, mut errors) = (Vec::new(), Vec::new());
+        for object in delete.objects {
+            match remove(&bucket, &object.key) {
+                Ok(()) if delete.quiet == Some(true) => {}
+                Ok(()) => deleted.push(DeletedObject { key: Some(object.key), ..DeletedObject::default() }),
+                Err(err) => errors.push(s3s::dto::Error {
+                    code: Some(err.code().as_str().to_owned()),
+                    message: err.message().map(str::to_owned),
+                    key: Some(object.key),
+                    ..s3s::dto::Error::default()
+                }),
+            }
+        }
+        let (deleted, errors) = (Some(deleted), Some(errors));
+        Ok(S3Response::new(DeleteObjectsOutput { deleted, errors, ..DeleteObjectsOutput::default() }))
     }
 
     async fn list_objects_v2(&self, req: S3Request<ListObjectsV2Input>) -> S3Result<S3Response<ListObjectsV2Output>> {
@@ -198,6 +219,14 @@ impl S3 for FileObjects {
         output.delimiter = input.delimiter;
         output.continuation_token = input.continuation_token;
         Ok(S3Response::new(output))
+    }
+}
+
+/// Removes an object if it is there.
+fn remove(bucket: &Path, key: &str) -> S3Result<()> {
+    match fs::remove_file(object_file(bucket, key)) {
+        Err(err) if err.kind() != io::ErrorKind::NotFound => Err(failed(key, &err)),
+        _ => Ok(()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use payguard_engine::logic::StageDelta;
 use payguard_engine::page::{Page, version};
 use payguard_engine::{StageId, TaskId};
-use payguard_model::{KEY_GROUPS, KeyGroup, key_group, key_group::shard_of};
+use payguard_model::{KEY_GROUPS, KeyGroup, ProcessingTime, key_group, key_group::shard_of};
 use payguard_operators::dedup;
 use prost::Message;
 use xxhash_rust::xxh3::xxh3_64;
@@ -81,7 +81,7 @@ pub(super) fn check_state(world: &World) -> Result<(), String> {
         }
         for operator in history.keys() {
             let mine: Vec<&Page> = pages.iter().copied().filter(|p| p.address.operator == *operator).collect();
-            check_recovery(operator, &mine, head.flushed_seq, head.seq, &history)
+            check_recovery(operator, &mine, (head.flushed_seq, head.seq), &history, ProcessingTime(world.now_ms))
                 .map_err(|e| format!("INV-4: {task} {operator}: {e}"))?;
         }
     }
@@ -100,7 +100,7 @@ fn shards_of_stages(world: &World) -> BTreeMap<StageId, BTreeSet<u32>> {
 
 fn history(world: &World, log: &TaskLog) -> Result<History, String> {
     let mut history = History::new();
-    for row in log.rows.values() {
+    for row in log.history.values() {
         let Some(delta) = &row.delta else { continue };
         let bytes = world.slice_bytes(row, delta)?;
         for part in StageDelta::decode(bytes).map_err(|e| e.to_string())?.operators {
@@ -177,8 +177,19 @@ fn check_page(page: &Page, seq: u64, history: &History) -> Result<(), String> {
     Err(format!("INV-4: page {address} at {seq} is not what the log gives:\n{found:?}\n{expected:?}"))
 }
 
-/// Pages overlaid by the deltas after `flushed` must give the state at `head`.
-fn check_recovery(operator: &str, pages: &[&Page], flushed: u64, head: u64, history: &History) -> Result<(), String> {
+/// Pages overlaid by the deltas after `flushed` must give the state at `head`, but for ids that have expired.
+fn check_recovery(
+    operator: &str,
+    pages: &[&Page],
+    (flushed, head): (u64, u64),
+    history: &History,
+    now: ProcessingTime,
+) -> Result<(), String> {
+    let is_forgotten = |value: &Value| match value {
+        Some(entry) if operator == dedup::ID => dedup::is_expired(ProcessingTime(entry.event_timers[0]), now),
+        Some(_) => false,
+        None => true,
+    };
     let mut state = State::new();
     let mut pages = pages.to_vec();
     pages.sort_by_key(|p| p.version);
@@ -195,9 +206,9 @@ fn check_recovery(operator: &str, pages: &[&Page], flushed: u64, head: u64, hist
             state.insert(key.clone(), value_at(values, head));
         }
     }
-    state.retain(|_, value| value.is_some());
+    state.retain(|_, value| !is_forgotten(value));
     for (key, values) in &history[operator] {
-        let expected = value_at(values, head);
+        let expected = Some(value_at(values, head)).filter(|value| !is_forgotten(value)).flatten();
         let found = state.remove(key).flatten();
         if expected != found {
             return Err(format!("recovery gives {found:?} for {key} instead of {expected:?}"));
