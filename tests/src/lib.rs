@@ -9,7 +9,9 @@ pub mod pipeline;
 
 pub use account::account;
 pub use data::{Shape, records};
-pub use pipeline::{Feed, Order, Outputs, Pipeline, Restart, Setup, assert_same, reads, run_to_end, undisturbed};
+pub use pipeline::{
+    Feed, Order, Outputs, Pipeline, Redraw, Restart, Setup, assert_same, reads, run_to_end, undisturbed,
+};
 
 /// The command `payguard` as it was built beside the running test.
 ///

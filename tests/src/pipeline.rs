@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use payguard_directory::{MerchantDirectory, SeededDirectory};
+use payguard_engine::layout::Layout;
 use payguard_engine::logic::SourceRecord;
 use payguard_engine::store::SinkRecord;
 use payguard_engine::task::broadcast::BroadcastTask;
 use payguard_engine::task::consumer::{ConsumerTask, MakeBody};
+use payguard_engine::task::handover;
 use payguard_engine::task::source::SourceTask;
 use payguard_engine::task::{Budget, Settings};
 use payguard_engine::{EngineError, StageId, TaskId};
@@ -32,6 +34,19 @@ pub struct Setup {
     pub commits: u32,
     /// Who knows the merchants' risks.
     pub directory: Arc<dyn MerchantDirectory>,
+    /// Changes of the number of shards while payments flow, in order.
+    pub redraws: Vec<Redraw>,
+}
+
+/// A change of the number of shards of a stage.
+#[derive(Clone, Debug)]
+pub struct Redraw {
+    /// Once so many records are acknowledged.
+    pub after: u64,
+    /// The stage.
+    pub stage: &'static str,
+    /// Its shards from then on; another number than before.
+    pub shards: u32,
 }
 
 impl Default for Setup {
@@ -50,7 +65,7 @@ impl Default for Setup {
             store_tries: 3,
             ..Settings::default()
         };
-        Setup { config, settings, commits: u32::MAX, directory: Arc::new(SeededDirectory) }
+        Setup { config, settings, commits: u32::MAX, directory: Arc::new(SeededDirectory), redraws: Vec::new() }
     }
 }
 
@@ -224,6 +239,12 @@ impl Feed {
         !self.ready().is_empty() || self.confirmed < self.confirmations.len()
     }
 
+    /// Records that are acknowledged.
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
+        (self.acknowledged.iter().sum::<usize>() + self.confirmed) as u64
+    }
+
     /// Records in all partitions, those of confirmations included.
     #[must_use]
     pub fn len(&self) -> u64 {
@@ -270,6 +291,8 @@ pub struct Pipeline {
     commits: u32,
     world: SimWorld,
     rules_partition: String,
+    setup: Setup,
+    enrich: MakeBody,
 }
 
 impl Pipeline {
@@ -285,15 +308,64 @@ impl Pipeline {
         let confirmations = setup.config.has_confirmations().then(|| source_of(world, setup, topic, 0));
         // All tasks of a process share one cache.
         let enrich = payguard_enrich::make(&topology, setup.directory.clone());
-        let consumer = |id: TaskId| {
-            let plan = topology.plan(&id).expect("a plan for every task");
-            let body = body(world, setup, &topology, &id.stage).unwrap_or_else(|| enrich.clone());
-            ConsumerTask::new(world.env(setup.settings.clone()), plan, body)
-        };
-        let consumers = topology.consumer_tasks().into_iter().map(consumer).collect();
         let (control, world) = (control(world, setup), world.clone());
         let rules_partition = format!("{}-0", setup.config.source.rules_topic);
-        Pipeline { sources, confirmations, control, consumers, commits: setup.commits, world, rules_partition }
+        let (consumers, commits, setup) = (Vec::new(), setup.commits, setup.clone());
+        let mut pipeline =
+            Pipeline { sources, confirmations, control, consumers, commits, world, rules_partition, setup, enrich };
+        pipeline.add_consumers();
+        pipeline
+    }
+
+    fn consumer(&self, id: &TaskId) -> ConsumerTask {
+        let topology = self.setup.topology();
+        let plan = topology.plan(id).expect("a plan for every task");
+        let body = body(&self.world, &self.setup, &topology, &id.stage).unwrap_or_else(|| self.enrich.clone());
+        ConsumerTask::new(self.world.env(self.setup.settings.clone()), plan, body)
+    }
+
+    /// Makes the tasks that are known and not there yet, in order of flow.
+    fn add_consumers(&mut self) {
+        let topology = self.setup.topology();
+        let mut all = Vec::new();
+        for stage in topology.stages.iter().filter(|s| s.kind.reads_logs()) {
+            let registered: Vec<TaskId> =
+                self.world.lock().registry.get(&stage.id).into_iter().flatten().cloned().collect();
+            for id in topology.tasks_of(stage, &registered) {
+                let known = self.consumers.iter().position(|task| *task.id() == id);
+                all.push(match known {
+                    Some(at) => self.consumers.swap_remove(at),
+                    None => self.consumer(&id),
+                });
+            }
+        }
+        self.consumers = all;
+    }
+
+    /// Changes the numbers of shards that are due: those that have not been changed, and the last that has been, in
+    /// case it did not come to its end.
+    async fn redraw(&mut self, feed: &Feed) -> Result<(), EngineError> {
+        let due: Vec<Redraw> = self.setup.redraws.iter().filter(|r| r.after <= feed.acknowledged()).cloned().collect();
+        let topology = self.setup.topology();
+        let mut met: BTreeMap<&str, u32> = BTreeMap::new();
+        for redraw in &due {
+            let number = met.entry(redraw.stage).or_default();
+            *number += 1;
+            let id = StageId::new(redraw.stage);
+            let stage = topology.stage(&id).expect("a stage of the topology");
+            let newest = topology.layout(stage, self.world.lock().registry.get(&id).into_iter().flatten());
+            if newest.generation <= *number + 1 {
+                let env = self.world.env(self.setup.settings.clone());
+                let first = Layout::first(stage.shards);
+                let done = handover::redraw(&env, &id, first, redraw.shards, &|id| Ok(self.consumer(id))).await;
+                // One that has come to its end may be followed by the next, which has not.
+                if !matches!(done, Err(EngineError::Sealed { .. }) if newest.generation == *number + 1) {
+                    done?;
+                }
+            }
+        }
+        self.add_consumers();
+        Ok(())
     }
 
     /// Delivers everything that is not acknowledged, ends the partitions, and runs until every task has ended.
@@ -306,6 +378,7 @@ impl Pipeline {
     pub async fn drive(&mut self, feed: &mut Feed) -> Result<(), EngineError> {
         self.begin(feed).await?;
         loop {
+            self.redraw(feed).await?;
             if !feed.has_more() {
                 return self.finish().await;
             }
@@ -342,6 +415,8 @@ impl Pipeline {
             source.end().await?;
         }
         for _ in 0..10_000 {
+            // Another process may have redrawn shards.
+            self.add_consumers();
             if self.run_consumers().await? {
                 return Ok(());
             }
@@ -423,7 +498,8 @@ impl Pipeline {
         let budget = Budget { until: ProcessingTime(i64::MAX), commits: self.commits };
         let mut ended = true;
         for consumer in &mut self.consumers {
-            ended &= consumer.run(budget).await?.ended;
+            let report = consumer.run(budget).await?;
+            ended &= report.ended || report.sealed.is_some();
         }
         Ok(ended)
     }

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use payguard_engine::StageId;
 use payguard_engine::input::read_slice;
 use payguard_engine::segment::SliceReader;
 use payguard_engine::task::Env;
-use payguard_engine::{StageId, TaskId};
 use payguard_model::{Decision, FraudAlert};
 use payguard_topology::{Config, Topology, payguard, stage, stream};
 use prost::Message;
@@ -77,9 +77,10 @@ fn collected(alert: &str, since_ms: i64, config: &Config) -> String {
 /// Looks through the alerts that `enrich` has committed; a log row tells where its alerts are, nothing else is read.
 async fn find(env: &Env, topology: &Topology, id: &str) -> Result<Found, Failure> {
     let enrich = StageId::new(stage::ENRICH);
-    let shards = topology.stage(&enrich).map_or(0, |s| s.shards);
+    let registered = env.ledger.tasks(&enrich).await?;
+    let tasks = topology.stage(&enrich).map(|stage| topology.tasks_of(stage, &registered));
     let mut since_ms = None;
-    for task in (0..shards).map(|shard| TaskId::shard(&enrich, shard)) {
+    for task in tasks.unwrap_or_default() {
         let (mut log, mut first) = (Log::of(env, &task), true);
         while let Some(row) = log.next().await? {
             if std::mem::take(&mut first) && row.seq > 1 {

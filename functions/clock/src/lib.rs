@@ -37,7 +37,7 @@ pub fn decide(topology: &Topology, heads: &[(TaskId, Head)], now: ProcessingTime
                 }
             }
             StageKind::Operators | StageKind::Lookup | StageKind::Sink => {
-                let timer_due = head.next_timer_ms.is_some_and(|t| t <= now.0);
+                let timer_due = head.sealed.is_none() && head.next_timer_ms.is_some_and(|t| t <= now.0);
                 if timer_due || rows_waiting(topology, heads, task, head) > 0 {
                     ticks.push(Tick::Wake(task.clone()));
                 }

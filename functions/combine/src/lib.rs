@@ -43,6 +43,10 @@ impl StageLogic for CombineStage {
         self.totals.fire(TimerDomain::EventTime, out, &mut |out, time, stats| emit(output, &stats, time, out));
     }
 
+    fn key(&self, _stream: usize, payload: &[u8]) -> Result<String, DecodeError> {
+        Ok(MerchantPart::decode(payload)?.merchant_id)
+    }
+
     fn states(&mut self) -> Vec<&mut dyn OperatorState> {
         vec![&mut self.totals]
     }

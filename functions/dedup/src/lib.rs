@@ -79,6 +79,10 @@ impl StageLogic for DedupStage {
         out.count(dedup::ID, "expired", forgotten as u64);
     }
 
+    fn key(&self, _stream: usize, payload: &[u8]) -> Result<String, DecodeError> {
+        Ok(PaymentView::decode(payload)?.payment_id.to_owned())
+    }
+
     fn states(&mut self) -> Vec<&mut dyn OperatorState> {
         vec![&mut self.seen]
     }

@@ -35,6 +35,10 @@ pub fn make(topology: &Topology, directory: Arc<dyn MerchantDirectory>) -> MakeB
 
 #[async_trait]
 impl LookupLogic for EnrichStage {
+    fn key(&self, _stream: usize, payload: &[u8]) -> Result<String, DecodeError> {
+        Ok(FraudAlert::decode(payload)?.merchant_id)
+    }
+
     async fn answer(&self, records: &[LookupRecord], counters: &mut Counters) -> Result<Vec<Answered>, DecodeError> {
         let alerts: Result<Vec<FraudAlert>, _> = records.iter().map(|r| FraudAlert::decode(&r.payload[..])).collect();
         let mut alerts = alerts?;

@@ -6,6 +6,7 @@ use payguard_engine::StageId;
 use payguard_engine::keyed::KeyedRunner;
 use payguard_engine::logic::{Collector, DecodeError, OperatorState, StageLogic};
 use payguard_engine::task::consumer::{Body, MakeBody};
+use payguard_model::view::PaymentView;
 use payguard_model::{ConfirmedPayment, EventTime, FraudAlert, Payment, PaymentConfirmation};
 use payguard_operators::TimerDomain;
 use payguard_operators::matching::{MatchEvent, MatchOutput, PaymentMatching, unconfirmed};
@@ -73,6 +74,13 @@ impl StageLogic for MatchStage {
     fn on_watermark(&mut self, out: &mut Collector) {
         let outputs = self.outputs;
         self.matching.fire(TimerDomain::EventTime, out, &mut |out, time, output| outputs.emit(output, time, out));
+    }
+
+    fn key(&self, stream: usize, payload: &[u8]) -> Result<String, DecodeError> {
+        if Some(stream) == self.payments {
+            return Ok(PaymentView::decode(payload)?.payment_id.to_owned());
+        }
+        Ok(PaymentConfirmation::decode(payload)?.payment_id)
     }
 
     fn states(&mut self) -> Vec<&mut dyn OperatorState> {

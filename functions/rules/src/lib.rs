@@ -9,6 +9,7 @@ use payguard_engine::keyed::KeyedRunner;
 use payguard_engine::logic::{Collector, DecodeError, OperatorState, StageLogic};
 use payguard_engine::task::consumer::{Body, MakeBody};
 use payguard_engine::{Broadcast, StageId};
+use payguard_model::view::PaymentView;
 use payguard_model::{CardProfileOf, EventTime, FraudAlert, Payment, RuleConfig};
 use payguard_operators::amount_spike::{self, AmountSpikeRule};
 use payguard_operators::card_profile::CardProfiles;
@@ -188,6 +189,10 @@ impl StageLogic for RulesStage {
         if let Some(rules) = &mut self.sequences {
             rules.fire(domain, out, alert);
         }
+    }
+
+    fn key(&self, _stream: usize, payload: &[u8]) -> Result<String, DecodeError> {
+        Ok(PaymentView::decode(payload)?.card_id.to_owned())
     }
 
     fn states(&mut self) -> Vec<&mut dyn OperatorState> {

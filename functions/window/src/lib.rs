@@ -6,6 +6,7 @@ use payguard_engine::StageId;
 use payguard_engine::keyed::KeyedRunner;
 use payguard_engine::logic::{Collector, DecodeError, OperatorState, StageLogic};
 use payguard_engine::task::consumer::{Body, MakeBody};
+use payguard_model::view::PaymentView;
 use payguard_model::{CardSession, EventTime, Payment};
 use payguard_operators::TimerDomain;
 use payguard_operators::card_sessions::CardSessionWindow;
@@ -114,6 +115,15 @@ impl StageLogic for WindowStage {
             }
         }
         self.sessions.fire(domain, out, &mut |out, time, session| outputs.session(&session, time, out));
+    }
+
+    fn key(&self, stream: usize, payload: &[u8]) -> Result<String, DecodeError> {
+        let payment = PaymentView::decode(payload)?;
+        Ok(match &self.totals {
+            _ if Some(stream) != self.by_merchant => payment.card_id.to_owned(),
+            Totals::Whole(_) => payment.merchant_id.to_owned(),
+            Totals::Salted(_, salts) => salted_key(payment.merchant_id, salt_of(payment.payment_id, *salts)),
+        })
     }
 
     fn states(&mut self) -> Vec<&mut dyn OperatorState> {

@@ -1,8 +1,8 @@
 //! What became of a commit: pure decisions over what the ledger says.
 //!
 //! `Committed`, `AlreadyMine`, `Lost`, `Passed` and `Unknown` are outcomes, not errors. After `Lost` and `Passed`
-//! everything in memory is dropped. `Unknown` never leads to another attempt with the same in-memory state: the *same* attempt is repeated
-//! until it is known, because the ledger applies it at most once.
+//! everything in memory is dropped. `Unknown` never leads to another attempt with the same in-memory state: the *same*
+//! attempt is repeated until it is known, because the ledger applies it at most once.
 
 use std::collections::BTreeMap;
 

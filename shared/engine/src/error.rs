@@ -93,6 +93,32 @@ pub enum EngineError {
         /// The task.
         task: String,
     },
+    /// The configuration gives a stage other shards than it began with.
+    #[error(
+        "stage {stage} began with {stored} shards, and the configuration says {configured}: state is shared out among \
+         them, so the configuration alone cannot change them; leave it at {stored} and use `payguard rescale {stage} \
+         {configured}`"
+    )]
+    Shards {
+        /// The stage.
+        stage: String,
+        /// What the configuration says.
+        configured: u32,
+        /// What the stage began with.
+        stored: u32,
+    },
+    /// A task that the topology does not have.
+    #[error("task {task} is not in the topology")]
+    Unplanned {
+        /// The task.
+        task: String,
+    },
+    /// A task that is to be sealed has handed over to another layout already.
+    #[error("{task} is being given another number of shards: finish that first, with the command it was begun with")]
+    Sealed {
+        /// The task.
+        task: String,
+    },
     /// A commit's fate stayed unknown for too long.
     #[error("task {task}: the fate of commit {seq} is unknown after {tries} tries: {detail}")]
     Unresolved {

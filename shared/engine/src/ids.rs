@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::layout::Layout;
+
 /// Permanent id of a stage, for example `dedup`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StageId(pub Arc<str>);
@@ -14,7 +16,8 @@ pub struct StreamId(pub Arc<str>);
 
 /// A task: a stage and its instance, written `stage/instance`.
 ///
-/// The instance of a source stage is the Kafka partition (`payments.raw-0`), of any other stage the shard (`0`).
+/// The instance of a source stage is the Kafka partition (`payments.raw-0`), of any other stage the shard (`0`), of a
+/// stage whose shards were redrawn the generation too (`g2.1of4`).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TaskId {
     /// The stage.
@@ -71,6 +74,21 @@ impl TaskId {
         TaskId { stage: stage.clone(), instance: Arc::from(format!("{topic}-{partition}")) }
     }
 
+    /// The task of a shard of a layout that was redrawn: `g2.1of4` is shard 1 of 4 of the second generation.
+    pub(crate) fn of_layout(stage: &StageId, layout: Layout, shard: u32) -> TaskId {
+        let instance = format!("g{}.{shard}of{}", layout.generation, layout.shards);
+        TaskId { stage: stage.clone(), instance: Arc::from(instance) }
+    }
+
+    /// Layout and shard, when the instance is a shard of a layout that was redrawn.
+    #[must_use]
+    pub fn redrawn(&self) -> Option<(Layout, u32)> {
+        let (generation, place) = self.instance.strip_prefix('g')?.split_once('.')?;
+        let (shard, shards) = place.split_once("of")?;
+        let layout = Layout { generation: generation.parse().ok()?, shards: shards.parse().ok()? };
+        Some((layout, shard.parse().ok()?))
+    }
+
     /// Topic and partition, when the instance is a Kafka partition.
     #[must_use]
     pub fn topic_partition(&self) -> Option<(&str, i32)> {
@@ -78,7 +96,7 @@ impl TaskId {
         Some((topic, partition.parse().ok()?))
     }
 
-    /// The shard number, when the instance is one.
+    /// The shard number, when the instance is one of the layout that the stage began with.
     #[must_use]
     pub fn shard_number(&self) -> Option<u32> {
         self.instance.parse().ok()

@@ -3,13 +3,17 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
+use payguard_model::{EventTime, KeyGroup};
 
 use crate::error::EngineError;
 use crate::ids::{StageId, TaskId};
+use crate::layout::{self, Layout, View};
+use crate::logic::DecodeError;
 use crate::merge::BufferedRow;
 use crate::row::{CommitRow, SegmentLocation, Slice};
 use crate::segment::{self, SliceError, SliceReader};
 use crate::store::SegmentStore;
+use crate::task::TaskPlan;
 
 /// One upstream stage of a task and the streams it reads from there.
 #[derive(Clone, Debug)]
@@ -43,11 +47,15 @@ pub struct TopicPartitions {
 }
 
 impl Upstream {
-    /// The tasks that are inputs, given the registered ones, which are needed unless the producers are shards.
+    /// The tasks that are inputs, given the registered ones. Those of the layout that shards began with are inputs
+    /// anyhow; those of a later one are found in the last rows of the ones before, too.
     #[must_use]
     pub fn tasks(&self, registered: Vec<TaskId>) -> Vec<TaskId> {
         match &self.producers {
-            Producers::Shards(shards) => (0..*shards).map(|shard| TaskId::shard(&self.stage, shard)).collect(),
+            Producers::Shards(shards) => {
+                let redrawn = registered.into_iter().filter(|task| task.redrawn().is_some());
+                (0..*shards).map(|shard| TaskId::shard(&self.stage, shard)).chain(redrawn).collect()
+            }
             Producers::Partitions(topics) => partitions(&self.stage, topics, registered),
             Producers::Registered => registered,
         }
@@ -58,7 +66,7 @@ impl Upstream {
     pub fn has(&self, task: &TaskId) -> bool {
         self.stage == task.stage
             && match &self.producers {
-                Producers::Shards(shards) => task.shard_number().is_some_and(|shard| shard < *shards),
+                Producers::Shards(shards) => layout::place(task, Layout::first(*shards)).is_some(),
                 Producers::Partitions(topics) => is_partition_of(topics, task),
                 Producers::Registered => true,
             }
@@ -81,7 +89,21 @@ fn is_partition_of(topics: &[TopicPartitions], task: &TaskId) -> bool {
     task.topic_partition().is_some_and(|(topic, _)| topics.iter().any(|wanted| wanted.topic == topic))
 }
 
-/// Reads the records of a row that are for `shard`.
+/// Tells the key group of a record, given the number of its input stream and its bytes.
+pub type KeyGroupOf<'a> = dyn Fn(usize, &[u8]) -> Result<KeyGroup, DecodeError> + Sync + 'a;
+
+/// Who reads a row: which of its records, and how the key group of one is found.
+#[derive(Clone, Copy)]
+pub struct Reader<'a> {
+    /// The streams it reads there.
+    pub upstream: &'a Upstream,
+    /// Its key groups, and what was taken before it.
+    pub view: View<'a>,
+    /// The key group of a record.
+    pub key_group: &'a KeyGroupOf<'a>,
+}
+
+/// Reads the records of a row that are for `reader`.
 ///
 /// # Errors
 /// When the segment store fails, the object is not there or the bytes are not those that were committed.
@@ -89,25 +111,48 @@ pub async fn open_row(
     store: &dyn SegmentStore,
     producer: &TaskId,
     row: &CommitRow,
-    upstream: &Upstream,
-    shard: u32,
+    reader: Reader<'_>,
 ) -> Result<BufferedRow, EngineError> {
-    let mut slices = Vec::new();
+    let (input, seq) = (TaskPlan::input_id(producer), i64::try_from(row.seq).unwrap_or(i64::MAX));
+    let (mut slices, mut whole) = (Vec::new(), !reader.view.is_partly_taken(&input, seq));
     for slice in &row.slices {
-        if slice.shard != shard {
-            continue;
-        }
-        let Some((_, stream)) = upstream.streams.iter().find(|(name, _)| *name == slice.stream) else { continue };
+        let groups = Layout::first(slice.shards).groups(slice.shard);
+        let wanted = reader.upstream.streams.iter().find(|(name, _)| *name == slice.stream);
+        let Some((_, stream)) = wanted.filter(|_| reader.view.needs(&input, seq, &groups)) else { continue };
+        let mine = reader.view.groups;
+        whole &= mine.start <= groups.start && groups.end <= mine.end;
         let raw = read_slice(store, producer, row, slice).await?;
-        let reader = SliceReader::new(raw, slice.count).map_err(|e| damaged(producer, row, &e))?;
-        slices.push((*stream, reader));
+        slices.push((*stream, SliceReader::new(raw, slice.count).map_err(|e| damaged(producer, row, &e))?));
     }
-    Ok(BufferedRow {
-        seq: i64::try_from(row.seq).unwrap_or(i64::MAX),
-        watermark: row.watermark(),
-        idle: row.idle,
-        slices,
-    })
+    if !whole {
+        slices = select(slices, &input, seq, reader).map_err(|e| damaged_by(producer, row, e))?;
+    }
+    // What is sealed has nothing more at any time.
+    let watermark = if row.sealed.is_some() { EventTime::MAX } else { row.watermark() };
+    Ok(BufferedRow { seq, watermark, idle: row.idle, sealed: row.sealed, slices })
+}
+
+/// Picks the reader's records out of slices that hold others too.
+fn select(
+    slices: Vec<(usize, SliceReader)>,
+    input: &str,
+    seq: i64,
+    reader: Reader<'_>,
+) -> Result<Vec<(usize, SliceReader)>, String> {
+    let mut records = Vec::new();
+    for (stream, slice) in &slices {
+        let mut slice = slice.clone();
+        while let Some(record) = slice.take().map_err(|e| e.to_string())? {
+            let group = (reader.key_group)(*stream, record.payload).map_err(|e| e.to_string())?;
+            records.push((record.header.order, group.0));
+        }
+    }
+    let mut mine = reader.view.select(input, seq, &records).into_iter();
+    let keep = |(stream, slice): (usize, SliceReader)| {
+        let count = slice.count();
+        Ok((stream, segment::retain(slice, mine.by_ref().take(count)).map_err(|e| e.to_string())?))
+    };
+    slices.into_iter().map(keep).collect()
 }
 
 /// Reads and checks one slice of a row: output records or the state delta.
@@ -169,9 +214,10 @@ mod tests {
     fn an_upstream_has_the_tasks_that_it_names_once_they_are_registered() {
         let topics = vec![TopicPartitions { topic: "payments.raw".to_owned(), known: 1 }];
         let tasks = ["parse/payments.raw-0", "parse/payments.raw-7", "parse/rules.config-0", "parse/0", "parse/2"];
+        let tasks = tasks.into_iter().chain(["parse/g2.2of3", "parse/g3.0of1"]).collect::<Vec<_>>();
         for producers in [Producers::Shards(2), Producers::Partitions(topics), Producers::Registered] {
             let upstream = Upstream { stage: StageId::new("parse"), producers, streams: Vec::new() };
-            for task in tasks.map(|task| task.parse::<TaskId>().expect("a task")) {
+            for task in tasks.iter().map(|task| task.parse::<TaskId>().expect("a task")) {
                 assert_eq!(
                     upstream.has(&task),
                     upstream.tasks(vec![task.clone()]).contains(&task),

@@ -336,7 +336,7 @@ impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
         Ok(())
     }
 
-    fn take_dirty_pages(&mut self, _seq: u64) -> DirtyPages {
+    fn take_dirty_pages(&mut self, _version: u64) -> DirtyPages {
         let delete = std::mem::take(&mut self.layout.left_behind);
         let mut result = DirtyPages { put: Vec::new(), delete };
         let mut wanted = PagesByGroup::new();

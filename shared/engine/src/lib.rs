@@ -22,6 +22,7 @@ pub mod gc;
 pub mod ids;
 pub mod input;
 pub mod keyed;
+pub mod layout;
 pub mod lease;
 pub mod logic;
 pub mod merge;

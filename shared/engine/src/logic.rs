@@ -199,6 +199,13 @@ pub trait StageLogic: Send + Sync {
         let _ = out;
     }
 
+    /// The key of a record of an input stream, by which its producer shared it out. Asked only where the shards of the
+    /// stage were redrawn after the record was emitted.
+    ///
+    /// # Errors
+    /// When the record does not decode.
+    fn key(&self, stream: usize, payload: &[u8]) -> Result<String, DecodeError>;
+
     /// The keyed states of the stage, always in the same order.
     fn states(&mut self) -> Vec<&mut dyn OperatorState> {
         Vec::new()
@@ -247,8 +254,9 @@ pub trait OperatorState: Send + Sync {
     /// When a page does not decode.
     fn load(&mut self, pages: Vec<Page>) -> Result<(), DecodeError>;
 
-    /// The pages whose content changed since the last call. The caller writes them or gives the state up.
-    fn take_dirty_pages(&mut self, seq: u64) -> DirtyPages;
+    /// The pages whose content changed since the last call; they will be written with `version`, which is that of no
+    /// other flush. The caller writes them or gives the state up.
+    fn take_dirty_pages(&mut self, version: u64) -> DirtyPages;
 
     /// Rough size of what `take_dirty_pages` would write.
     fn dirty_bytes(&self) -> usize;
@@ -289,6 +297,12 @@ pub trait LookupLogic: Send + Sync {
     /// # Errors
     /// When a record does not decode. Others that fail or are silent are no error: the answer then says so.
     async fn answer(&self, records: &[LookupRecord], counters: &mut Counters) -> Result<Vec<Answered>, DecodeError>;
+
+    /// The key of a record, as [`StageLogic::key`].
+    ///
+    /// # Errors
+    /// When the record does not decode.
+    fn key(&self, stream: usize, payload: &[u8]) -> Result<String, DecodeError>;
 }
 
 /// What becomes of a message to a task that decides a broadcast value.

@@ -13,7 +13,8 @@ use std::ops::Range;
 use payguard_model::EventTime;
 use payguard_operators::watermark::combine;
 
-use crate::ids::InputId;
+use crate::ids::{InputId, TaskId};
+use crate::layout::{FIRST, Layout};
 use crate::row::{InputState, Position};
 use crate::segment::{Arrival, SliceError, SliceReader, Stamp};
 
@@ -37,6 +38,8 @@ pub struct BufferedRow {
     pub watermark: EventTime,
     /// Whether its task was idle then.
     pub idle: bool,
+    /// The layout that takes over from its task's, when the task is sealed: no records come after it.
+    pub sealed: Option<Layout>,
     /// Its slices for this task: (number of the input stream, records).
     pub slices: Vec<(usize, SliceReader)>,
 }
@@ -47,6 +50,8 @@ pub struct MergeInput {
     id: InputId,
     /// Number of its stage among the stages of the inputs.
     stage: usize,
+    /// Generation of its task.
+    generation: u32,
     state: InputState,
     rows: VecDeque<BufferedRow>,
 }
@@ -95,7 +100,11 @@ impl Merger {
     /// Adds an input at its committed state, keeping the inputs sorted by id. Nothing happens when it is known.
     pub fn add(&mut self, id: &InputId, state: InputState) {
         if let Err(at) = self.inputs.binary_search_by(|i| i.id.cmp(id)) {
-            self.inputs.insert(at, MergeInput { id: id.clone(), stage: 0, state, rows: VecDeque::new() });
+            self.inputs.insert(at, {
+                let task: Option<TaskId> = id.parse().ok();
+                let generation = task.and_then(|t| t.redrawn()).map_or(FIRST, |(layout, _)| layout.generation);
+                MergeInput { id: id.clone(), stage: 0, generation, state, rows: VecDeque::new() }
+            });
             self.number_stages();
         }
     }
@@ -143,6 +152,7 @@ impl Merger {
         let mut best: Option<(Rank, usize)> = None;
         for (index, input) in self.inputs.iter().enumerate() {
             if let Some(rank) = input.next_rank()
+                && !self.is_held(input)
                 && best.is_none_or(|b| rank < b.0)
             {
                 best = Some((rank, index));
@@ -175,8 +185,16 @@ impl Merger {
         self.inputs.iter().map(|i| (&i.id, &i.state))
     }
 
+    /// Whether an input has to wait until the tasks that it has taken over from are read to their end. Aligned
+    /// strictly, the order of the records says enough.
+    fn is_held(&self, input: &MergeInput) -> bool {
+        let precedes = |i: &MergeInput| i.stage == input.stage && i.generation < input.generation && !i.ended();
+        input.generation > FIRST && self.alignment != Alignment::Strict && self.inputs.iter().any(precedes)
+    }
+
     fn may_take(&self, watermark: EventTime, stage: usize) -> bool {
-        let mut silent = self.inputs.iter().filter(|i| i.next_stamp().is_none() && !i.is_idle());
+        let is_silent = |i: &&MergeInput| i.next_stamp().is_none() && !i.is_idle() && !self.is_held(i);
+        let mut silent = self.inputs.iter().filter(is_silent);
         match self.alignment {
             Alignment::Off => true,
             Alignment::MaxDrift(ms) => silent.all(|i| watermark <= i.floor().plus(ms)),

@@ -1,6 +1,7 @@
 //! Where a task goes on from: pure decisions over what it holds in memory, the stored head, and a sink's position.
 
 use crate::ids::Seq;
+use crate::layout;
 use crate::row::Head;
 
 /// A warm task that is this many commits behind applies their deltas; further behind, it loads its state anew.
@@ -61,7 +62,8 @@ pub fn missing(held: &Head, newest: &Head) -> Missing {
 /// What makes up the state as of a head: pages, overlaid by deltas. In this order: a page may be older than a delta.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Recovery {
-    /// Whether pages count. Before the first flush was recorded they do not: the deltas are everything.
+    /// Whether pages count. Before the first flush was recorded they do not: the deltas are everything. A task that
+    /// has taken over from others begins with the pages that those have flushed.
     pub pages: bool,
     /// Deltas of the rows after this one,
     pub after: Seq,
@@ -72,7 +74,11 @@ pub struct Recovery {
 /// What to load for the state as of `head`.
 #[must_use]
 pub fn recovery(head: &Head) -> Recovery {
-    Recovery { pages: head.flushed_seq > 0, after: Seq(head.flushed_seq), until: head.seq() }
+    Recovery {
+        pages: head.flushed_seq > 0 || head.generation > layout::FIRST,
+        after: Seq(head.flushed_seq),
+        until: head.seq(),
+    }
 }
 
 /// Where a sink stands beside the ledger of its task. The sink's position is the truth.

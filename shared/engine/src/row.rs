@@ -8,6 +8,7 @@ use bytes::Bytes;
 use payguard_model::{EventTime, ProcessingTime};
 
 use crate::ids::{InputId, Seq};
+use crate::layout::{Layout, Taken};
 
 /// How far a task has read one input: everything up to and including `at`, and `within` records of what follows it.
 ///
@@ -96,6 +97,15 @@ pub struct Head {
     /// Version of the broadcast value that the newest batch was handled with (0: none).
     #[prost(uint64, tag = "15")]
     pub pinned: u64,
+    /// Shards of the task's layout; 0 for a task that has none.
+    #[prost(uint32, tag = "16")]
+    pub shards: u32,
+    /// The layout that takes over, when the task is sealed: it reads nothing any more.
+    #[prost(message, optional, tag = "17")]
+    pub sealed: Option<Layout>,
+    /// What tasks of earlier generations have taken of the inputs, as long as that is more than this task has read.
+    #[prost(message, repeated, tag = "18")]
+    pub taken: Vec<Taken>,
 }
 
 /// Where a commit's segment is.
@@ -139,6 +149,9 @@ pub struct Slice {
     /// Bytes after decompression.
     #[prost(uint64, tag = "9")]
     pub raw_len: u64,
+    /// Shards among which the stream was shared out; 0 for a state delta.
+    #[prost(uint32, tag = "10")]
+    pub shards: u32,
 }
 
 /// One commit: immutable once written.
@@ -189,6 +202,9 @@ pub struct CommitRow {
     /// Version of the broadcast value that the batch was handled with (0: none).
     #[prost(uint64, tag = "16")]
     pub pinned: u64,
+    /// The layout that takes over, when the task is sealed: this commit has no records, and none after it has.
+    #[prost(message, optional, tag = "17")]
+    pub sealed: Option<Layout>,
 }
 
 impl Head {
@@ -214,6 +230,12 @@ impl Head {
     #[must_use]
     pub fn committed_at(&self) -> ProcessingTime {
         ProcessingTime(self.committed_at_ms)
+    }
+
+    /// Whether the task is sealed and all of its state is in the state table, for the tasks that take over.
+    #[must_use]
+    pub fn is_handed_over(&self) -> bool {
+        self.sealed.is_some() && self.flushed_seq + 1 >= self.seq
     }
 
     /// Whether the task's input has ended.

@@ -204,6 +204,7 @@ impl SegmentBuilder {
         let mut bytes = Vec::with_capacity(self.bytes + delta.len() + 64);
         let mut slices = Vec::new();
         for (stream, shards) in &mut self.outputs {
+            let among = u32::try_from(shards.len()).unwrap_or(u32::MAX);
             for (shard, builder) in shards.iter_mut().enumerate() {
                 if builder.count == 0 {
                     continue;
@@ -211,6 +212,7 @@ impl SegmentBuilder {
                 let mut slice = append(&mut bytes, &builder.bytes, &mut self.scratch);
                 slice.stream.clone_from(stream);
                 slice.shard = u32::try_from(shard).unwrap_or(u32::MAX);
+                slice.shards = among;
                 slice.count = builder.count;
                 slice.min_event_time_ms = builder.min_event_time;
                 slice.max_event_time_ms = builder.max_event_time;
@@ -282,6 +284,23 @@ pub struct SliceReader {
     last: Header,
 }
 
+/// The records of a slice for which `keep` has a true, one after the other.
+///
+/// # Errors
+/// When a record does not parse.
+pub(crate) fn retain(mut slice: SliceReader, keep: impl Iterator<Item = bool>) -> Result<SliceReader, SliceError> {
+    let mut kept = SliceBuilder::within(Vec::new());
+    for keep in keep {
+        let Some(record) = slice.take()? else { break };
+        if keep {
+            kept.write_header(record.header, record.payload.len());
+            kept.bytes.put_slice(record.payload);
+            kept.count += 1;
+        }
+    }
+    SliceReader::new(Bytes::from(kept.bytes), kept.count)
+}
+
 /// What precedes a record's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
@@ -313,6 +332,12 @@ impl SliceReader {
         let mut reader = SliceReader { bytes, rest: 0, left: count, next: None, last: Header::ZERO };
         reader.advance()?;
         Ok(reader)
+    }
+
+    /// Records that are left.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.left as usize + usize::from(self.next.is_some())
     }
 
     /// The next record's header.

@@ -1,9 +1,10 @@
 //! A task's life in one invocation: read facts, let the pure parts decide, carry out.
 //!
-//! * [`consumer`] — a task that reads upstream logs, for stages with operators and for sinks;
+//! * [`consumer`] — a task that reads upstream logs, for stages with operators and for sinks; `fetch` — its inputs;
 //! * [`source`] — a task that is given the records of one Kafka partition;
 //! * [`broadcast`] — the one task that decides a value all others read;
 //! * `recover` — head, pages and deltas become live state; `flush` — live state becomes pages;
+//! * [`handover`] — from the tasks of one layout to those of the next;
 //! * `committer` — one commit with its four outcomes; `passed` — what was collected while an executor slept;
 //! * `load` — how busy a task is; `retry` — patience with unreachable stores.
 //!
@@ -14,7 +15,9 @@ mod batch;
 pub mod broadcast;
 mod committer;
 pub mod consumer;
+mod fetch;
 mod flush;
+pub mod handover;
 mod live;
 mod load;
 mod passed;
@@ -22,9 +25,11 @@ mod recover;
 mod retry;
 pub mod source;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::ids::{InputId, StageId, TaskId};
+use crate::layout::Layout;
 use crate::merge::Alignment;
 use crate::store::{AttemptIds, Clock, Ledger, SegmentStore, StateTable, Waker};
 
@@ -37,6 +42,10 @@ pub const OUT: &str = "out.";
 pub const BUSY_MS: &str = "task.busy_ms";
 /// Counter of the milliseconds it waited for input between them, while it was warm.
 pub const WAITED_MS: &str = "task.waited_ms";
+
+/// Tasks look this often whether the shards of their consumers were redrawn, milliseconds. Until they do, consumers pick
+/// their records out of the slices of the layout before.
+const LAYOUT_CHECK_MS: i64 = 10_000;
 
 /// What tasks are run with.
 #[derive(Clone)]
@@ -112,8 +121,10 @@ pub struct OutputStream {
     pub stream: String,
     /// The stage that reads it.
     pub consumer: StageId,
-    /// That stage's shards.
-    pub shards: u32,
+    /// How that stage's key groups are shared out; the task looks from time to time whether that has changed.
+    pub layout: Layout,
+    /// Whether it may change.
+    pub is_redrawn: bool,
 }
 
 /// What a task needs to know of the topology.
@@ -123,8 +134,10 @@ pub struct TaskPlan {
     pub task: TaskId,
     /// Its shard (0 for a source).
     pub shard: u32,
-    /// Shards of its stage (1 for a source).
-    pub shards: u32,
+    /// The layout it belongs to (one shard for a source).
+    pub layout: Layout,
+    /// The layout its stage began with.
+    pub first: Layout,
     /// The stages it reads, with their streams.
     pub upstreams: Vec<crate::input::Upstream>,
     /// Its output streams.
@@ -157,11 +170,19 @@ pub struct Report {
     pub more: bool,
     /// Whether the task's input has ended.
     pub ended: bool,
+    /// The layout that has taken over from this task's.
+    pub sealed: Option<Layout>,
     /// Another executor holds the lease; nothing was done.
     pub busy: bool,
 }
 
 impl TaskPlan {
+    /// The key groups of the task.
+    #[must_use]
+    pub fn groups(&self) -> Range<u32> {
+        self.layout.groups(self.shard)
+    }
+
     /// The id under which an upstream task is known as an input.
     #[must_use]
     pub fn input_id(upstream: &TaskId) -> InputId {

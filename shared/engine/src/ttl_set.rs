@@ -152,7 +152,7 @@ impl OperatorState for TtlSet {
         Ok(())
     }
 
-    fn take_dirty_pages(&mut self, seq: u64) -> DirtyPages {
+    fn take_dirty_pages(&mut self, version: u64) -> DirtyPages {
         let mut by_group: BTreeMap<u32, Vec<(ProcessingTime, Id)>> = BTreeMap::new();
         self.unflushed_bytes = 0;
         for (at, id) in std::mem::take(&mut self.unflushed) {
@@ -164,7 +164,7 @@ impl OperatorState for TtlSet {
                 let youngest = ids.iter().map(|(at, _)| at.0).max().unwrap_or(0);
                 result.put.push(PageBody {
                     group,
-                    page: format!("{seq:020}-{chunk}"),
+                    page: format!("{version:020}-{chunk}"),
                     body: WrittenRuns { runs: runs(ids.iter()) }.encode_to_vec(),
                     expires_at_s: Some((youngest.saturating_add(REMEMBER_FOR_MS)) / 1000 + EXPIRY_MARGIN_S),
                 });

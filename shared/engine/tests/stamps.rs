@@ -69,7 +69,7 @@ fn two_streams_of_one_producer_are_read_in_the_order_of_emission_where_their_sta
                 let reader = SliceReader::new(open(slice, &stored).expect("whole"), slice.count).expect("records");
                 (usize::from(slice.stream == "b"), reader)
             });
-            let row = BufferedRow { seq, watermark: EventTime(7), idle: false, slices: slices.collect() };
+            let row = BufferedRow { seq, watermark: EventTime(7), idle: false, sealed: None, slices: slices.collect() };
             merger.push(&id, row).expect("a row");
         }
         let mut order = Vec::new();

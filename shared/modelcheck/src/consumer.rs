@@ -263,7 +263,7 @@ fn buffered(seq: u8, row: &Row) -> Option<BufferedRow> {
     let slice = segment.slices.first()?;
     let reader = SliceReader::new(open(slice, &segment.bytes).ok()?, slice.count).ok()?;
     let watermark = EventTime(i64::from(row.watermark));
-    Some(BufferedRow { seq: i64::from(seq), watermark, idle: false, slices: vec![(0, reader)] })
+    Some(BufferedRow { seq: i64::from(seq), watermark, idle: false, sealed: None, slices: vec![(0, reader)] })
 }
 
 fn write(memory: Head, to: At, position_only: bool, executor: u8, model: &Model, state: &mut State) -> Phase {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use payguard_engine::input::Upstream;
+use payguard_engine::layout::FIRST;
 use payguard_engine::row::{SegmentLocation, Slice};
 use payguard_engine::segment::{SliceReader, open};
 use payguard_engine::task::IN;
@@ -52,7 +53,9 @@ pub(crate) fn check_commit(log: &TaskLog, head: &Head, row: &CommitRow) -> Resul
     let listed = |s: &InputState| *s == InputState::untouched(0) || *s == InputState::untouched(-1);
     for (input, state) in &head.inputs {
         let new_and_untouched = listed(state) && !inputs.contains_key(input);
-        if !new_and_untouched && inputs.get(input) != Some(state) {
+        // A task that takes over from others begins where they were, which is no row of its own.
+        let is_inherited = newest == 0 && head.generation > FIRST && row.to.is_empty();
+        if !new_and_untouched && !is_inherited && inputs.get(input) != Some(state) {
             return Err(format!("INV-2: head and rows differ on {input}"));
         }
     }
@@ -115,6 +118,10 @@ impl World {
             }
         }
         let Some(streams) = reads.streams.get(&task.stage).filter(|streams| !streams.is_empty()) else { return Ok(()) };
+        // Of a stage whose shards were redrawn, slices do not tell whose records are in them.
+        if self.registry.get(&task.stage).into_iter().flatten().any(|task| task.redrawn().is_some()) {
+            return Ok(());
+        }
         let counted: u64 = row.counters.iter().filter(|(name, _)| name.starts_with(IN)).map(|(_, n)| n).sum();
         let taken = self.records_taken(task, row, streams)?;
         if taken != counted {

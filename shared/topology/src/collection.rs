@@ -16,7 +16,10 @@ use crate::{StageKind, Topology};
 #[must_use]
 pub fn of(topology: &Topology, heads: &[(TaskId, Head)]) -> Vec<(TaskId, Seq)> {
     let by_task: BTreeMap<&TaskId, &Head> = heads.iter().map(|(task, head)| (task, head)).collect();
-    let readers: Vec<TaskPlan> = topology.consumer_tasks().iter().filter_map(|task| topology.plan(task)).collect();
+    // Of a stage whose shards were redrawn the tasks of the newest layout: each begins where those before it had read to.
+    let consumers = topology.stages.iter().filter(|stage| stage.kind.reads_logs());
+    let newest = consumers.flat_map(|s| topology.layout(s, by_task.keys().copied()).tasks(&s.id));
+    let readers: Vec<TaskPlan> = newest.filter_map(|task| topology.plan(&task)).collect();
     let positions = |task: &TaskId| {
         let id = TaskPlan::input_id(task);
         let of_reader = |plan: &&TaskPlan| plan.upstreams.iter().any(|upstream| upstream.has(task));

@@ -9,6 +9,7 @@ mod picture;
 pub mod progress;
 
 use payguard_engine::input::{Producers, TopicPartitions, Upstream};
+use payguard_engine::layout::{self, Layout};
 use payguard_engine::merge::Alignment;
 use payguard_engine::task::{OutputStream, TaskPlan};
 use payguard_engine::{StageId, TaskId};
@@ -44,6 +45,12 @@ impl StageKind {
     #[must_use]
     pub fn reads_logs(&self) -> bool {
         matches!(self, StageKind::Operators | StageKind::Lookup | StageKind::Sink)
+    }
+
+    /// Whether its shards can be redrawn while it runs: sinks have their position outside.
+    #[must_use]
+    pub fn can_be_redrawn(&self) -> bool {
+        matches!(self, StageKind::Operators | StageKind::Lookup)
     }
 }
 
@@ -131,26 +138,47 @@ impl Topology {
         consumers.flat_map(|s| (0..s.shards).map(|shard| TaskId::shard(&s.id, shard))).collect()
     }
 
+    /// The layout that a stage has now, by the tasks that are known of it.
+    #[must_use]
+    pub fn layout<'t>(&self, stage: &Stage, known: impl IntoIterator<Item = &'t TaskId>) -> Layout {
+        let of_stage: Vec<TaskId> = known.into_iter().filter(|task| task.stage == stage.id).cloned().collect();
+        Layout::newest(Layout::first(stage.shards), &of_stage)
+    }
+
+    /// The tasks of a stage that reads logs: those it began with and those of layouts that were redrawn, all shards of
+    /// each, by generation.
+    #[must_use]
+    pub fn tasks_of(&self, stage: &Stage, registered: &[TaskId]) -> Vec<TaskId> {
+        let first = Layout::first(stage.shards);
+        let mut layouts: Vec<Layout> =
+            registered.iter().filter_map(|t| t.redrawn()).map(|(layout, _)| layout).collect();
+        layouts.push(first);
+        layouts.sort_by_key(|layout| layout.generation);
+        layouts.dedup();
+        layouts.into_iter().flat_map(|layout| layout.tasks(&stage.id)).collect()
+    }
+
     /// What the engine needs to know to run `task`; `None` when the topology has no such task.
     #[must_use]
     pub fn plan(&self, task: &TaskId) -> Option<TaskPlan> {
         let stage = self.stage(&task.stage)?;
-        let (shard, shards) = match stage.kind {
-            StageKind::Source { .. } | StageKind::Broadcast { .. } => (0, 1),
-            StageKind::Operators | StageKind::Lookup | StageKind::Sink => {
-                (task.shard_number().filter(|shard| *shard < stage.shards)?, stage.shards)
-            }
+        let first = if stage.kind.reads_logs() { Layout::first(stage.shards) } else { Layout::first(1) };
+        let (layout, shard) = match stage.kind {
+            StageKind::Source { .. } | StageKind::Broadcast { .. } => (first, 0),
+            StageKind::Operators | StageKind::Lookup | StageKind::Sink => layout::place(task, first)?,
             StageKind::Schedule => return None,
         };
         let outputs = self.outputs(&stage.id).map(|s| OutputStream {
             stream: s.name.to_owned(),
             consumer: s.consumer.clone(),
-            shards: self.stage(&s.consumer).map_or(1, |c| c.shards),
+            layout: Layout::first(self.stage(&s.consumer).map_or(1, |c| c.shards)),
+            is_redrawn: self.stage(&s.consumer).is_some_and(|c| c.kind.can_be_redrawn()),
         });
         Some(TaskPlan {
             task: task.clone(),
             shard,
-            shards,
+            layout,
+            first,
             upstreams: self.upstreams(&stage.id),
             outputs: outputs.collect(),
             broadcast: self.broadcasts.iter().find(|b| b.0 == stage.id).map(|b| TaskId::shard(&b.1, 0)),

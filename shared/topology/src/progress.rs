@@ -28,6 +28,8 @@ pub struct Progress {
     pub idle: bool,
     /// Whether its input has ended.
     pub ended: bool,
+    /// Whether the tasks of another number of shards have taken over from it.
+    pub sealed: bool,
     /// When it last committed, milliseconds since the epoch.
     pub committed_at_ms: i64,
     /// Committed rows of its inputs that it has not read.
@@ -48,7 +50,7 @@ pub async fn heads(ledger: &dyn Ledger, topology: &Topology) -> Result<Vec<(Task
             }
             StageKind::Broadcast { .. } => ledger.tasks(&stage.id).await?,
             StageKind::Operators | StageKind::Lookup | StageKind::Sink => {
-                (0..stage.shards).map(|shard| TaskId::shard(&stage.id, shard)).collect()
+                topology.tasks_of(stage, &ledger.tasks(&stage.id).await?)
             }
             StageKind::Schedule => Vec::new(),
         };
@@ -77,6 +79,7 @@ pub fn of(topology: &Topology, heads: &[(TaskId, Head)]) -> Vec<Progress> {
             behind_ms: newest.and_then(|newest| behind(head.watermark(), newest)),
             idle: head.idle,
             ended: head.ended(),
+            sealed: head.sealed.is_some(),
             committed_at_ms: head.committed_at_ms,
             rows_waiting: rows_waiting(topology, heads, task, head),
         })
@@ -115,13 +118,17 @@ fn behind(watermark: EventTime, newest: EventTime) -> Option<i64> {
 /// Committed rows of a task's inputs that it has not read.
 #[must_use]
 pub fn rows_waiting(topology: &Topology, heads: &[(TaskId, Head)], task: &TaskId, head: &Head) -> u64 {
-    let Some(plan) = topology.plan(task) else { return 0 };
+    let Some(plan) = topology.plan(task).filter(|_| head.sealed.is_none()) else { return 0 };
     heads
         .iter()
         .filter(|(other, _)| plan.upstreams.iter().any(|upstream| upstream.has(other)))
         .map(|(other, produced)| {
-            let read = head.inputs.get(&TaskPlan::input_id(other)).map_or(0, |i| i.position.at);
-            produced.seq.saturating_sub(u64::try_from(read).unwrap_or(0))
+            let input = head.inputs.get(&TaskPlan::input_id(other));
+            // What has ended has no records left; a sealed task's last rows are not even read.
+            if input.is_some_and(|input| input.watermark() == EventTime::MAX) {
+                return 0;
+            }
+            produced.seq.saturating_sub(u64::try_from(input.map_or(0, |i| i.position.at)).unwrap_or(0))
         })
         .sum()
 }

@@ -7,9 +7,10 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 use payguard_engine::gc::Collected;
-use payguard_engine::input::{open_row, read_slice};
+use payguard_engine::input::{Reader, open_row, read_slice};
 use payguard_engine::keyed::KeyedRunner;
-use payguard_engine::logic::{Collector, OperatorDelta, OperatorState, Origin, StageDelta};
+use payguard_engine::layout::View;
+use payguard_engine::logic::{Collector, DecodeError, OperatorDelta, OperatorState, Origin, StageDelta};
 use payguard_engine::page::{Page, PageAddress, version};
 use payguard_engine::row::SegmentLocation;
 use payguard_engine::segment::{Arrival, SegmentBuilder, Stamp, object_key};
@@ -157,8 +158,7 @@ impl Bench {
 
     /// A key of the task's own key groups.
     fn key(&self, plan: &TaskPlan, number: usize) -> String {
-        let mine =
-            |key: &&String| payguard_model::key_group::shard_of(group_of(key), plan.shards, KEY_GROUPS) == plan.shard;
+        let mine = |key: &&String| plan.groups().contains(&group_of(key).0);
         let keys: Vec<_> = self.keys.iter().filter(mine).collect();
         keys[number % keys.len()].clone()
     }
@@ -257,9 +257,9 @@ impl Bench {
         inline: bool,
         orphan: bool,
     ) {
-        let mut builder = SegmentBuilder::new(plan.outputs.iter().map(|o| (o.stream.as_str(), o.shards)));
+        let mut builder = SegmentBuilder::new(plan.outputs.iter().map(|o| (o.stream.as_str(), o.layout.shards)));
         for (number, output) in plan.outputs.iter().enumerate() {
-            for shard in 0..output.shards {
+            for shard in 0..output.layout.shards {
                 let stamp = Stamp { watermark: EventTime::MIN, arrival: Arrival { partition: 0, offset: 0 } };
                 builder.push(number, shard, stamp, EventTime(0), 2, |bytes| bytes.extend_from_slice(b"ab"));
             }
@@ -337,7 +337,7 @@ impl Bench {
             let mut pages = Vec::new();
             for group in [1, 100] {
                 let plan = self.plan(task);
-                if payguard_model::key_group::shard_of(KeyGroup(group), plan.shards, KEY_GROUPS) == plan.shard {
+                if plan.groups().contains(&group) {
                     pages.extend(self.world.load_pages(&task.stage, KeyGroup(group)).await?);
                 }
             }
@@ -375,7 +375,10 @@ impl Bench {
                 let newest = self.head(producer).await.seq;
                 prop_assert!(rows.iter().map(|row| row.seq).eq(at + 1..=newest), "{} reads {}", reader, producer);
                 for row in &rows {
-                    let opened = open_row(&self.world, producer, row, upstream, plan.shard).await;
+                    let key_group = |_: usize, _: &[u8]| Err(DecodeError("slices are whole".to_owned()));
+                    let view = View { groups: &plan.groups(), taken: &[] };
+                    let whose = Reader { upstream, view, key_group: &key_group };
+                    let opened = open_row(&self.world, producer, row, whose).await;
                     let opened = opened.map_err(|e| broken(format!("{reader} opens {producer} {}: {e}", row.seq)))?;
                     prop_assert_eq!(opened.slices.len(), upstream.streams.len());
                 }

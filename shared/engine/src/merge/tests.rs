@@ -33,7 +33,13 @@ impl Row {
             let stream = STREAMS.iter().position(|s| *s == slice.stream).unwrap();
             (stream, SliceReader::new(open(slice, &stored).unwrap(), slice.count).unwrap())
         });
-        BufferedRow { seq, watermark: EventTime(self.watermark), idle: self.idle, slices: slices.collect() }
+        BufferedRow {
+            seq,
+            watermark: EventTime(self.watermark),
+            idle: self.idle,
+            sealed: None,
+            slices: slices.collect(),
+        }
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Batch {
 
 /// A builder for the outputs of `plan`. A task keeps its own from commit to commit, because of the memory it has.
 pub(super) fn builder(plan: &TaskPlan) -> SegmentBuilder {
-    SegmentBuilder::new(plan.outputs.iter().map(|o| (o.stream.as_str(), o.shards)))
+    SegmentBuilder::new(plan.outputs.iter().map(|o| (o.stream.as_str(), o.layout.shards)))
 }
 
 /// A collector for the outputs of `plan`.

@@ -11,6 +11,7 @@ use super::{Env, OUT, TaskPlan};
 use crate::commit::{AfterReply, CommitOutcome, Resolution, after_reply, check_succession, moved, resolve};
 use crate::error::{EngineError, StoreErrorKind};
 use crate::ids::{Attempt, InputId, Seq, TaskId};
+use crate::layout::{Layout, Taken};
 use crate::row::{Broadcast, CommitRow, Head, InputState, Position, SegmentLocation};
 use crate::segment::{Segment, object_key};
 use crate::store::CommitReply;
@@ -35,6 +36,10 @@ pub(super) struct Proposal {
     pub(super) broadcast: Option<Broadcast>,
     /// Version of the broadcast value the batch was handled with.
     pub(super) pinned: u64,
+    /// What tasks of earlier generations have taken of the inputs.
+    pub(super) taken: Vec<Taken>,
+    /// The layout that takes over, when this is the task's last commit.
+    pub(super) sealed: Option<Layout>,
 }
 
 impl Proposal {
@@ -54,6 +59,8 @@ impl Proposal {
             flushed_seq: head.flushed_seq,
             broadcast: None,
             pinned: head.pinned,
+            taken: head.taken.clone(),
+            sealed: None,
         }
     }
 }
@@ -108,6 +115,7 @@ async fn lay_out(
         generation: head.generation,
         broadcast: proposal.broadcast.clone(),
         pinned: proposal.pinned,
+        sealed: proposal.sealed,
     };
     for slice in &row.slices {
         *row.counters.entry(format!("{OUT}{}", slice.stream)).or_default() += u64::from(slice.count);
@@ -134,6 +142,9 @@ async fn lay_out(
         gauges,
         broadcast: proposal.broadcast.or_else(|| head.broadcast.clone()),
         pinned: proposal.pinned,
+        shards: head.shards,
+        sealed: proposal.sealed,
+        taken: proposal.taken,
     };
     Ok((next, row))
 }
@@ -202,9 +213,9 @@ async fn look(env: &Env, task: &TaskId, seq: Seq, attempt: &Attempt) -> Result<R
 pub(super) async fn wake_consumers(env: &Env, plan: &TaskPlan, row: &CommitRow, everyone: bool) {
     let mut woken: Vec<TaskId> = Vec::new();
     for output in &plan.outputs {
-        for shard in 0..output.shards {
+        for shard in 0..output.layout.shards {
             let has_data = row.slices.iter().any(|s| s.stream == output.stream && s.shard == shard);
-            let task = TaskId::shard(&output.consumer, shard);
+            let task = output.layout.task(&output.consumer, shard);
             if (has_data || everyone) && !woken.contains(&task) {
                 env.waker.wake(&task).await;
                 woken.push(task);

@@ -1,13 +1,13 @@
 //! Tasks that read upstream logs: stages with operators, and sinks.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use payguard_model::{EventTime, ProcessingTime};
+use payguard_model::{EventTime, KEY_GROUPS, KeyGroup, ProcessingTime, key_group};
 
 use super::batch::{self, Batch};
 use super::committer::{Proposal, commit, wake_consumers};
 use super::flush::{dirty_bytes, flush, remove};
+use super::handover::{self, Begun};
 use super::live::Live;
 use super::passed::unless_passed;
 use super::recover::{apply_rows, load_state};
@@ -15,15 +15,12 @@ use super::retry::patiently;
 use super::{Budget, Env, IN, Report, TaskPlan};
 use crate::commit::CommitOutcome;
 use crate::error::EngineError;
-use crate::ids::{InputId, Seq, TaskId};
-use crate::input::{Producers, Upstream, open_row};
-use crate::logic::{LookupLogic, SinkLogic, StageLogic, take_stage_delta};
+use crate::ids::{Seq, TaskId};
+use crate::logic::{DecodeError, LookupLogic, SinkLogic, StageLogic, take_stage_delta};
 use crate::resume::{Lead, Resume, lead, resume};
-use crate::row::{Broadcast, CommitRow, Head, InputState};
-use crate::store::{LeaseReply, RowLimits, Sink, SinkBatch, SinkReply};
+use crate::row::{Broadcast, CommitRow, Head};
+use crate::store::{LeaseReply, Sink, SinkBatch, SinkReply};
 
-/// Rows read from an upstream log at once.
-const ROWS_PER_READ: u32 = 64;
 /// A sink that got nothing to write still commits its positions this often, milliseconds.
 const SINK_PROGRESS_MS: i64 = 1_000;
 
@@ -37,29 +34,48 @@ pub enum Body {
     Sink(Box<dyn SinkLogic>, Arc<dyn Sink>),
 }
 
+impl Body {
+    pub(super) fn key_group(&self, stream: usize, payload: &[u8]) -> Result<KeyGroup, DecodeError> {
+        let key = match self {
+            Body::Operators(logic) => logic.key(stream, payload)?,
+            Body::Lookup(logic) => logic.key(stream, payload)?,
+            Body::Sink(..) => return Err(DecodeError("the shards of a sink are never redrawn".to_owned())),
+        };
+        Ok(key_group(&key, KEY_GROUPS))
+    }
+}
+
 /// Makes a fresh body, without state.
 pub type MakeBody = Arc<dyn Fn() -> Body + Send + Sync>;
 
 /// One task of a consumer stage.
 pub struct ConsumerTask {
-    env: Env,
-    plan: TaskPlan,
+    pub(super) env: Env,
+    pub(super) plan: TaskPlan,
     make: MakeBody,
     live: Option<Live>,
     woke_everyone_at: ProcessingTime,
+    /// When the layouts of the consumers were last looked at.
+    looked_at: Option<ProcessingTime>,
 }
 
 impl ConsumerTask {
     /// A task that has loaded nothing yet.
     #[must_use]
     pub fn new(env: Env, plan: TaskPlan, make: MakeBody) -> ConsumerTask {
-        ConsumerTask { env, plan, make, live: None, woke_everyone_at: ProcessingTime(i64::MIN) }
+        ConsumerTask { env, plan, make, live: None, woke_everyone_at: ProcessingTime(i64::MIN), looked_at: None }
     }
 
     /// The task.
     #[must_use]
     pub fn id(&self) -> &TaskId {
         &self.plan.task
+    }
+
+    /// What the task knows of the topology.
+    #[must_use]
+    pub fn plan(&self) -> &TaskPlan {
+        &self.plan
     }
 
     /// Processes what input there is, until none is left or the budget is spent.
@@ -77,13 +93,19 @@ impl ConsumerTask {
                 report.busy = true;
                 return Ok(report);
             }
-            let mut live = match self.live.take() {
-                Some(live) => self.catch_up(live).await?,
-                None => self.load().await?,
-            };
+            if self.live.is_none() && handover::begin(&self.env, &self.plan).await? != Begun::Yes {
+                self.release_lease().await?;
+                return Ok(report);
+            }
+            let mut live = self.current().await?;
             let work = self.work(&mut live, budget, &mut report).await?;
             self.release_lease().await?;
             report.ended = live.head.ended();
+            report.sealed = live.head.sealed;
+            if let Some(next) = live.head.sealed {
+                handover::wake_successors(&self.env, &self.plan, next).await;
+                return Ok(report);
+            }
             report.more = work == Work::Spent;
             // A wake-up that found our lease taken must not be lost: look once more after releasing it.
             let mut news = Some(false);
@@ -98,10 +120,23 @@ impl ConsumerTask {
         }
     }
 
+    /// The state as of the newest commit: what is in memory, brought up to date, or loaded.
+    async fn current(&mut self) -> Result<Live, EngineError> {
+        let is_redrawn = handover::refresh_outputs(&self.env, &mut self.plan, &mut self.looked_at).await?;
+        let mut live = match self.live.take() {
+            Some(live) => self.catch_up(live).await?,
+            None => self.load().await?,
+        };
+        if is_redrawn {
+            live.builder = batch::builder(&self.plan);
+        }
+        Ok(live)
+    }
+
     async fn work(&mut self, live: &mut Live, budget: Budget, report: &mut Report) -> Result<Work, EngineError> {
         self.find_inputs(live).await?;
         loop {
-            if live.head.ended() {
+            if live.head.ended() || live.head.sealed.is_some() {
                 return Ok(Work::Done);
             }
             if report.commits >= u64::from(budget.commits) || self.env.clock.now() >= budget.until {
@@ -176,6 +211,7 @@ impl ConsumerTask {
         proposal.idle = batch.idle;
         proposal.took_input = batch.records > 0;
         proposal.inputs = live.merger.states().map(|(id, state)| (id.clone(), *state)).collect();
+        proposal.taken.retain(|taken| taken.is_ahead_of(&proposal.inputs));
         for (stream, records) in &batch.by_stream {
             proposal.counters.insert(format!("{IN}{stream}"), *records);
         }
@@ -217,16 +253,27 @@ impl ConsumerTask {
         Ok(())
     }
 
-    /// Reads head and state from the stores, anew when the task goes on meanwhile and its rows are collected.
+    /// Reads head and state from the stores. A sealed task does nothing with a state.
     async fn load(&self) -> Result<Live, EngineError> {
+        self.load_if(|head| head.sealed.is_none()).await
+    }
+
+    /// Reads the head and, if it is `wanted`, the state; anew when the task goes on meanwhile and its rows are collected.
+    pub(super) async fn load_if(&self, wanted: impl Fn(&Head) -> bool) -> Result<Live, EngineError> {
         let (env, plan) = (&self.env, &self.plan);
         loop {
             let head = patiently(&env.settings, || env.ledger.load_head(&plan.task)).await?;
             if head.is_none() {
                 patiently(&env.settings, || env.ledger.register(&plan.task)).await?;
             }
-            let mut live = Live::new(head.unwrap_or_else(Head::empty), (self.make)(), plan, env.clock.now());
+            let head = head.unwrap_or_else(|| Head { shards: plan.layout.shards, ..Head::empty() });
+            if head.shards != plan.layout.shards {
+                let (stage, stored) = (plan.task.stage.to_string(), head.shards);
+                return Err(EngineError::Shards { stage, configured: plan.layout.shards, stored });
+            }
+            let mut live = Live::new(head, (self.make)(), plan, env.clock.now());
             match &mut live.body {
+                Body::Operators(_) if !wanted(&live.head) => {}
                 Body::Operators(logic) => {
                     let loaded = load_state(env, plan, &live.head, logic.as_mut()).await;
                     if unless_passed(env, plan, &live.head, loaded).await?.is_none() {
@@ -324,83 +371,6 @@ impl ConsumerTask {
         Ok(())
     }
 
-    /// Adds the upstream tasks that are not inputs yet.
-    async fn find_inputs(&self, live: &mut Live) -> Result<(), EngineError> {
-        for (number, upstream) in self.plan.upstreams.iter().enumerate() {
-            for task in self.upstream_tasks(upstream).await? {
-                let id = TaskPlan::input_id(&task);
-                live.merger.add(&id, InputState::untouched(0));
-                live.upstreams.insert(id, (task, number));
-            }
-        }
-        Ok(())
-    }
-
-    async fn upstream_tasks(&self, upstream: &Upstream) -> Result<Vec<TaskId>, EngineError> {
-        let registered = match upstream.producers {
-            Producers::Shards(_) => Vec::new(),
-            _ => patiently(&self.env.settings, || self.env.ledger.tasks(&upstream.stage)).await?,
-        };
-        Ok(upstream.tasks(registered))
-    }
-
-    /// Fills the buffers of the inputs that have run low; true when something new was found.
-    async fn fetch(&self, live: &mut Live) -> Result<bool, EngineError> {
-        let low: Vec<(InputId, i64, usize)> = live
-            .merger
-            .inputs()
-            .filter(|i| i.buffered() < self.env.settings.rows_ahead && !i.ended())
-            .map(|i| (i.id().clone(), i.next_seq(), self.env.settings.rows_ahead - i.buffered()))
-            .collect();
-        let reads = low.iter().map(|(id, next, room)| self.fetch_input(live, id, *next, *room));
-        let fetched = futures_util::future::try_join_all(reads).await?;
-        let mut news = false;
-        for ((id, _, _), (opened, unopened)) in low.into_iter().zip(fetched) {
-            live.rows.insert(id.clone(), unopened);
-            for row in opened {
-                news = true;
-                live.merger.push(&id, row).map_err(|e| EngineError::Broken {
-                    task: self.plan.task.to_string(),
-                    invariant: "INV-6",
-                    detail: format!("rows of {id} do not parse: {e}"),
-                })?;
-            }
-        }
-        Ok(news)
-    }
-
-    /// Opens up to `room` rows of an input from seq `next`; the second part is what was read but not opened.
-    async fn fetch_input(
-        &self,
-        live: &Live,
-        id: &InputId,
-        next: i64,
-        room: usize,
-    ) -> Result<(Vec<crate::merge::BufferedRow>, VecDeque<CommitRow>), EngineError> {
-        let Some((task, number)) = live.upstreams.get(id) else { return Ok((Vec::new(), VecDeque::new())) };
-        let upstream = &self.plan.upstreams[*number];
-        let mut rows = live.rows.get(id).cloned().unwrap_or_default();
-        if rows.is_empty() {
-            let after = Seq(u64::try_from(next - 1).unwrap_or(0));
-            let limits = RowLimits { rows: ROWS_PER_READ };
-            rows = patiently(&self.env.settings, || self.env.ledger.load_rows(task, after, limits)).await?.into();
-        }
-        let (mut opened, mut records) = (Vec::new(), 0);
-        while opened.len() < room.max(1) || records < self.env.settings.records_per_commit {
-            let Some(row) = rows.pop_front() else { break };
-            records += row.slices.iter().map(|s| s.count as usize).sum::<usize>();
-            opened.push((&*self.env.segments, row));
-            if opened.len() >= ROWS_PER_READ as usize {
-                break;
-            }
-        }
-        let shard = self.plan.shard;
-        let reads = opened
-            .iter()
-            .map(|(store, row)| patiently_open(&self.env, move || open_row(*store, task, row, upstream, shard)));
-        Ok((futures_util::future::try_join_all(reads).await?, rows))
-    }
-
     async fn take_lease(&self) -> Result<bool, EngineError> {
         let Some(owner) = &self.env.settings.lease_owner else { return Ok(true) };
         let now = self.env.clock.now();
@@ -423,24 +393,6 @@ enum Work {
     Done,
     /// The budget is spent.
     Spent,
-}
-
-/// Repeats the opening of a row while the segment store is unavailable.
-async fn patiently_open<T, F>(env: &Env, mut open: impl FnMut() -> F) -> Result<T, EngineError>
-where
-    F: Future<Output = Result<T, EngineError>>,
-{
-    patiently(&env.settings, || {
-        let attempt = open();
-        async move {
-            match attempt.await {
-                Ok(value) => Ok(Ok(value)),
-                Err(EngineError::Store(error)) => Err(error),
-                Err(other) => Ok(Err(other)),
-            }
-        }
-    })
-    .await?
 }
 
 /// Whether a batch changed anything that must be remembered now.

@@ -44,7 +44,7 @@ pub(super) async fn flush(
     let (mut pages, mut replaced) = (Vec::new(), Replaced { version, pages: Vec::new() });
     for state in logic.states() {
         let operator = state.operator().to_owned();
-        let dirty = state.take_dirty_pages(head.seq);
+        let dirty = state.take_dirty_pages(version);
         let address =
             |group, page| PageAddress { stage: plan.task.stage.clone(), group, operator: operator.clone(), page };
         for body in dirty.put {

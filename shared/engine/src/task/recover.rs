@@ -1,7 +1,7 @@
 //! Recovery: live state = pages of the state table, overlaid by the deltas of the rows after `flushed_seq`.
 
 use futures_util::{StreamExt, TryStreamExt};
-use payguard_model::{KEY_GROUPS, KeyGroup, key_group::groups_of_shard};
+use payguard_model::KeyGroup;
 
 use super::retry::patiently;
 use super::{Env, TaskPlan};
@@ -78,9 +78,9 @@ pub(super) async fn apply_rows(
 }
 
 async fn load_pages(env: &Env, plan: &TaskPlan) -> Result<Vec<Page>, EngineError> {
-    let groups = groups_of_shard(plan.shard, plan.shards, KEY_GROUPS);
-    let reads =
-        groups.map(|group| patiently(&env.settings, move || env.state.load_pages(&plan.task.stage, KeyGroup(group))));
+    let reads = plan
+        .groups()
+        .map(|group| patiently(&env.settings, move || env.state.load_pages(&plan.task.stage, KeyGroup(group))));
     let pages: Vec<Vec<Page>> = futures_util::stream::iter(reads).buffer_unordered(PARALLEL).try_collect().await?;
     Ok(pages.into_iter().flatten().collect())
 }

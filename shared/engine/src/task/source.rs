@@ -12,6 +12,7 @@ use payguard_operators::watermark::{BoundedOutOfOrderness, IDLE_AFTER_MS, MAX_OU
 
 use super::batch;
 use super::committer::{Proposal, commit, wake_consumers};
+use super::handover;
 use super::retry::patiently;
 use super::{Env, Report, Settings, TaskPlan};
 use crate::error::EngineError;
@@ -38,6 +39,8 @@ pub struct SourceTask {
     /// Empty, with the memory of earlier commits.
     builder: Option<SegmentBuilder>,
     woke_everyone_at: ProcessingTime,
+    /// When the layouts of the consumers were last looked at.
+    looked_at: Option<ProcessingTime>,
 }
 
 /// What is known of records that wait outside.
@@ -54,7 +57,8 @@ impl SourceTask {
     #[must_use]
     pub fn new(env: Env, plan: TaskPlan, make: &MakeSource) -> SourceTask {
         let (input, logic) = (plan.task.instance.to_string(), make(&plan.task));
-        SourceTask { env, plan, logic, input, head: None, builder: None, woke_everyone_at: ProcessingTime(i64::MIN) }
+        let woke_everyone_at = ProcessingTime(i64::MIN);
+        SourceTask { env, plan, logic, input, head: None, builder: None, woke_everyone_at, looked_at: None }
     }
 
     /// The task.
@@ -245,6 +249,9 @@ impl SourceTask {
 
     /// Reads the durable head: warm memory may be behind another executor.
     async fn refresh(&mut self) -> Result<(), EngineError> {
+        if handover::refresh_outputs(&self.env, &mut self.plan, &mut self.looked_at).await? {
+            self.builder = None;
+        }
         let head = patiently(&self.env.settings, || self.env.ledger.load_head(&self.plan.task)).await?;
         self.head = Some(head.unwrap_or_else(Head::empty));
         Ok(())

@@ -124,6 +124,10 @@ impl StageLogic for Explosive {
         assert!(self.0.swap(true, Ordering::SeqCst), "bang");
         Ok(())
     }
+
+    fn key(&self, _stream: usize, _payload: &[u8]) -> Result<String, DecodeError> {
+        Ok(String::new())
+    }
 }
 
 #[tokio::test]

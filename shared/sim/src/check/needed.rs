@@ -1,5 +1,6 @@
 //! INV-5: whatever a reader may still need is there, and is not removed.
 
+use payguard_engine::input::Upstream;
 use payguard_engine::row::SegmentLocation;
 use payguard_engine::{Seq, TaskId};
 
@@ -19,7 +20,7 @@ impl World {
         if reads.stateful.contains(&task.stage) {
             passed = passed.min(head.flushed_seq);
         }
-        for (reader, upstreams) in &reads.readers {
+        for (reader, upstreams) in &self.readers(reads) {
             let of_stage = upstreams.iter().filter(|upstream| upstream.stage == task.stage);
             if of_stage.into_iter().any(|upstream| upstream.tasks(vec![task.clone()]).contains(task)) {
                 let head = self.logs.get(reader).and_then(|log| log.head.as_ref());
@@ -28,6 +29,25 @@ impl World {
             }
         }
         passed
+    }
+
+    /// Who reads the logs of others now: of a stage whose shards were redrawn, the tasks of its newest layout that has
+    /// begun as a whole. Until then those before it stand for them: it begins where they had read to.
+    fn readers(&self, reads: &Reads) -> Vec<(TaskId, Vec<Upstream>)> {
+        let has_head = |task: &TaskId| self.logs.get(task).is_some_and(|log| log.head.is_some());
+        let mut readers = Vec::new();
+        for (task, upstreams) in &reads.readers {
+            let redrawn = self.registry.get(&task.stage).into_iter().flatten().filter_map(TaskId::redrawn);
+            let begun =
+                redrawn.map(|(layout, _)| layout).filter(|layout| layout.tasks(&task.stage).iter().all(has_head));
+            match begun.max_by_key(|layout| layout.generation) {
+                None => readers.push((task.clone(), upstreams.clone())),
+                Some(newest) => {
+                    readers.extend(newest.tasks(&task.stage).into_iter().map(|task| (task, upstreams.clone())));
+                }
+            }
+        }
+        readers
     }
 
     pub(super) fn check_needed(&self, task: &TaskId, log: &TaskLog, reads: &Reads) -> Result<(), String> {

@@ -1,11 +1,12 @@
 //! INV-4: every page holds what the log gives at its version, and pages plus later deltas give the state at the head.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use payguard_engine::layout::{FIRST, Layout, place};
 use payguard_engine::logic::StageDelta;
 use payguard_engine::page::{Page, version};
 use payguard_engine::{StageId, TaskId};
-use payguard_model::{KEY_GROUPS, KeyGroup, ProcessingTime, key_group, key_group::shard_of};
+use payguard_model::{KEY_GROUPS, ProcessingTime, key_group};
 use payguard_operators::dedup;
 use prost::Message;
 use xxhash_rust::xxh3::xxh3_64;
@@ -50,67 +51,85 @@ struct WrittenRuns {
 type Value = Option<Entry>;
 /// Values by key.
 type State = BTreeMap<String, Value>;
-/// By operator and key, every value with the seq it was given at.
+/// By operator and key, every value with the version it was given at. A key belongs to one task of a generation, so the
+/// versions of a stage put its values into one order.
 type History = BTreeMap<String, BTreeMap<String, Vec<(u64, Value)>>>;
 
 pub(super) fn check_state(world: &World) -> Result<(), String> {
-    let shards = shards_of_stages(world);
-    let empty = BTreeSet::new();
-    let mut pages: BTreeMap<TaskId, Vec<&Page>> = BTreeMap::new();
-    for page in world.pages.values() {
-        let stage = &page.address.stage;
-        let of_stage = shards.get(stage).unwrap_or(&empty).len();
-        let shard = shard_of(KeyGroup(page.address.group), u32::try_from(of_stage.max(1)).unwrap_or(1), KEY_GROUPS);
-        pages.entry(TaskId::shard(stage, shard)).or_default().push(page);
-    }
-    for task in pages.keys() {
-        if !world.logs.contains_key(task) {
-            return Err(format!("INV-4: {task} has pages and no log"));
-        }
-    }
+    let mut stages: BTreeMap<&StageId, Vec<(&TaskId, &TaskLog)>> = BTreeMap::new();
     for (task, log) in &world.logs {
-        let (Some(head), Some(_)) = (&log.head, task.shard_number()) else { continue };
-        let history = history(world, log).map_err(|e| format!("INV-4: {task}: {e}"))?;
-        let pages = pages.remove(task).unwrap_or_default();
-        for page in &pages {
-            let seq = page.version - version(head.generation, 0);
-            if seq == 0 || seq > head.seq {
-                return Err(format!("INV-4: page {} has version {seq}, the head is at {}", page.address, head.seq));
-            }
-            check_page(page, seq, &history)?;
+        if task.shard_number().is_some() || task.redrawn().is_some() {
+            stages.entry(&task.stage).or_default().push((task, log));
         }
-        for operator in history.keys() {
-            let mine: Vec<&Page> = pages.iter().copied().filter(|p| p.address.operator == *operator).collect();
-            check_recovery(operator, &mine, (head.flushed_seq, head.seq), &history, ProcessingTime(world.now_ms))
+    }
+    for page in world.pages.values() {
+        if !stages.contains_key(&page.address.stage) {
+            return Err(format!("INV-4: page {} belongs to no log", page.address));
+        }
+    }
+    stages.into_iter().try_for_each(|(stage, tasks)| check_stage(world, stage, &tasks))
+}
+
+fn check_stage(world: &World, stage: &StageId, tasks: &[(&TaskId, &TaskLog)]) -> Result<(), String> {
+    let registered = world.registry.get(stage).into_iter().flatten();
+    let firsts = tasks.iter().map(|(task, _)| *task).chain(registered).filter_map(TaskId::shard_number);
+    let first = Layout::first(firsts.max().map_or(1, |shard| shard + 1));
+    let mut history = History::new();
+    for (task, log) in tasks {
+        add_history(world, log, &mut history).map_err(|e| format!("INV-4: {task}: {e}"))?;
+    }
+    history.values_mut().flat_map(BTreeMap::values_mut).for_each(|values| values.sort_by_key(|(at, _)| *at));
+    let pages: Vec<&Page> = world.pages.values().filter(|page| page.address.stage == *stage).collect();
+    for page in &pages {
+        let owner = tasks.iter().find_map(|(task, log)| {
+            let (layout, shard) = place(task, first)?;
+            let head = log.head.as_ref()?;
+            let owns =
+                page.version > version(layout.generation, 0) && page.version <= version(layout.generation, head.seq);
+            (owns && layout.groups(shard).contains(&page.address.group)).then_some(())
+        });
+        if owner.is_none() {
+            return Err(format!("INV-4: page {} has version {:#x}, which no head has", page.address, page.version));
+        }
+        check_page(page, &history)?;
+    }
+    for (task, log) in tasks {
+        let (Some(head), Some((layout, shard))) = (&log.head, place(task, first)) else { continue };
+        // The state of a sealed task is that of its successors from now on.
+        if head.sealed.is_some() {
+            continue;
+        }
+        let groups = layout.groups(shard);
+        let from = if head.flushed_seq > 0 || layout.generation > FIRST {
+            version(layout.generation, head.flushed_seq)
+        } else {
+            0
+        };
+        let until = version(layout.generation, head.seq);
+        for (operator, keys) in &history {
+            let mine = |key: &String| groups.contains(&key_group(key, KEY_GROUPS).0);
+            let keys = keys.iter().filter(|(key, _)| mine(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
+            let pages = pages.iter().copied();
+            let pages = pages.filter(|p| p.address.operator == *operator && groups.contains(&p.address.group));
+            check_recovery(operator, pages.collect(), (from, until), &keys, ProcessingTime(world.now_ms))
                 .map_err(|e| format!("INV-4: {task} {operator}: {e}"))?;
         }
     }
     Ok(())
 }
 
-fn shards_of_stages(world: &World) -> BTreeMap<StageId, BTreeSet<u32>> {
-    let mut shards: BTreeMap<StageId, BTreeSet<u32>> = BTreeMap::new();
-    for task in world.registry.values().flatten().chain(world.logs.keys()) {
-        if let Some(shard) = task.shard_number() {
-            shards.entry(task.stage.clone()).or_default().insert(shard);
-        }
-    }
-    shards
-}
-
-fn history(world: &World, log: &TaskLog) -> Result<History, String> {
-    let mut history = History::new();
+fn add_history(world: &World, log: &TaskLog, history: &mut History) -> Result<(), String> {
     for row in log.history.values() {
         let Some(delta) = &row.delta else { continue };
         let bytes = world.slice_bytes(row, delta)?;
         for part in StageDelta::decode(bytes).map_err(|e| e.to_string())?.operators {
             let keys = history.entry(part.operator.clone()).or_default();
             for (key, value) in decode(&part.operator, &part.changes)? {
-                keys.entry(key).or_default().push((row.seq, value));
+                keys.entry(key).or_default().push((version(row.generation, row.seq), value));
             }
         }
     }
-    Ok(history)
+    Ok(())
 }
 
 /// Keys and values of a delta or a page.
@@ -134,8 +153,8 @@ fn uuid(bytes: &[u8]) -> String {
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-fn value_at(values: &[(u64, Value)], seq: u64) -> Value {
-    values.iter().rev().find(|(at, _)| *at <= seq).and_then(|(_, value)| value.clone())
+fn value_at(values: &[(u64, Value)], version: u64) -> Value {
+    values.iter().rev().find(|(at, _)| *at <= version).and_then(|(_, value)| value.clone())
 }
 
 /// Depth and prefix of a page of keyed state.
@@ -149,15 +168,15 @@ fn in_range(key: &str, group: u32, (depth, prefix): (u32, u64)) -> bool {
     key_group(key, KEY_GROUPS).0 == group && bits == prefix
 }
 
-fn check_page(page: &Page, seq: u64, history: &History) -> Result<(), String> {
-    let (address, operator) = (&page.address, &page.address.operator);
+fn check_page(page: &Page, history: &History) -> Result<(), String> {
+    let (address, operator, version) = (&page.address, &page.address.operator, page.version);
     let nothing = BTreeMap::new();
     let keys = history.get(operator).unwrap_or(&nothing);
     let found: State = decode(operator, &page.body)?.into_iter().collect();
     if operator == dedup::ID {
         // A page of a set holds what was written once, never all of a key group.
         for (id, value) in &found {
-            let written = keys.get(id).is_some_and(|v| v.iter().any(|(at, v)| *at <= seq && v == value));
+            let written = keys.get(id).is_some_and(|v| v.iter().any(|(at, v)| *at <= version && v == value));
             if !written || key_group(id, KEY_GROUPS).0 != address.group {
                 return Err(format!("INV-4: page {address} holds {id}, which the log does not"));
             }
@@ -168,21 +187,21 @@ fn check_page(page: &Page, seq: u64, history: &History) -> Result<(), String> {
     let expected: State = keys
         .iter()
         .filter(|(key, _)| in_range(key, address.group, range))
-        .map(|(key, values)| (key.clone(), value_at(values, seq)))
+        .map(|(key, values)| (key.clone(), value_at(values, version)))
         .filter(|(_, value)| value.is_some())
         .collect();
     if found == expected {
         return Ok(());
     }
-    Err(format!("INV-4: page {address} at {seq} is not what the log gives:\n{found:?}\n{expected:?}"))
+    Err(format!("INV-4: page {address} at {version:#x} is not what the log gives:\n{found:?}\n{expected:?}"))
 }
 
 /// Pages overlaid by the deltas after `flushed` must give the state at `head`, but for ids that have expired.
 fn check_recovery(
     operator: &str,
-    pages: &[&Page],
+    mut pages: Vec<&Page>,
     (flushed, head): (u64, u64),
-    history: &History,
+    keys: &BTreeMap<String, Vec<(u64, Value)>>,
     now: ProcessingTime,
 ) -> Result<(), String> {
     let is_forgotten = |value: &Value| match value {
@@ -191,7 +210,6 @@ fn check_recovery(
         None => true,
     };
     let mut state = State::new();
-    let mut pages = pages.to_vec();
     pages.sort_by_key(|p| p.version);
     // Pages count only once something is flushed.
     for page in pages.into_iter().filter(|_| flushed > 0) {
@@ -201,13 +219,13 @@ fn check_recovery(
         }
         state.extend(decode(operator, &page.body)?);
     }
-    for (key, values) in &history[operator] {
+    for (key, values) in keys {
         if values.iter().any(|(at, _)| *at > flushed && *at <= head) {
             state.insert(key.clone(), value_at(values, head));
         }
     }
     state.retain(|_, value| !is_forgotten(value));
-    for (key, values) in &history[operator] {
+    for (key, values) in keys {
         let expected = Some(value_at(values, head)).filter(|value| !is_forgotten(value)).flatten();
         let found = state.remove(key).flatten();
         if expected != found {
