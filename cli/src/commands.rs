@@ -5,6 +5,7 @@ pub(crate) mod explain;
 pub(crate) mod generate;
 pub(crate) mod keys;
 pub(crate) mod load;
+pub(crate) mod rescale;
 pub(crate) mod rules;
 pub(crate) mod run;
 pub(crate) mod stack;

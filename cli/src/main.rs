@@ -38,6 +38,8 @@ enum Command {
     Status(commands::status::Args),
     /// Show which stage is the bottleneck, and how evenly its tasks are loaded
     Load(commands::load::Args),
+    /// Give a stage another number of shards while payments flow
+    Rescale(commands::rescale::Args),
     /// Show or change the rules while payments flow
     Rules(commands::rules::Args),
     /// Show how an alert came about
@@ -78,6 +80,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Generate(args) => commands::generate::run(&args),
         Command::Status(args) => commands::status::run(&args, &cli.config),
         Command::Load(args) => commands::load::run(&args, &cli.config),
+        Command::Rescale(args) => commands::rescale::run(&args, &cli.config),
         Command::Rules(args) => commands::rules::run(&args, &cli.config),
         Command::Explain(args) => commands::explain::run(&args, &cli.config),
         Command::Topology(args) => commands::topology::run(&args, &cli.config),

@@ -2,7 +2,7 @@
 //! byte for byte but for the clock reading in refused records. The same for a run whose disk was full.
 
 use std::collections::BTreeMap;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use payguard_generator::{GeneratorConfig, write_files};
@@ -76,6 +76,13 @@ impl Bench {
             .stderr(Stdio::piped())
             .spawn()
             .expect("payguard starts")
+    }
+
+    fn rescale(&self, name: &str, stage: &str, shards: u32) -> Output {
+        let state = self.dir.path().join(format!("{name}-state"));
+        let mut command = Command::new(payguard());
+        command.args(["rescale", stage, &shards.to_string(), "--state"]).arg(state);
+        command.output().expect("payguard starts")
     }
 
     fn finish(&self, name: &str) {
@@ -194,4 +201,51 @@ fn a_full_disk_is_a_clear_error_and_the_next_run_goes_on() {
     assert!(text.contains("run the same command to go on"), "{text}");
     bench.finish("full");
     assert!(bench.outputs("full") == bench.outputs("undisturbed"), "the run went on where it had stopped");
+}
+
+/// With another number of shards only the order of alerts may differ.
+fn sorted_lines(text: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+fn shards_that_change_while_a_run_goes_on_and_is_killed_leave_the_outputs() {
+    let options = ["--rows-per-commit", "100", "--shards", "2", "--set", "engine.flush_every_ms=80"];
+    let bench = Bench::full(20_000, 9, &options);
+    bench.finish("undisturbed");
+    let expected = bench.outputs("undisturbed");
+    let (mut moments, mut child) = (Moments(4), bench.start("rescaled"));
+    let changes = [("rules", 4), ("dedup", 3), ("rules", 2), ("match", 5), ("window", 1), ("enrich", 3), ("rules", 3)];
+    for (number, (stage, shards)) in changes.into_iter().enumerate() {
+        std::thread::sleep(moments.next());
+        let rescale = || bench.rescale("rescaled", stage, shards);
+        if number % 2 == 0 {
+            // Beside the run.
+            let output = rescale();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        } else {
+            // Killed while its shards change; then on the folder of the stopped run.
+            let output = std::thread::scope(|scope| {
+                let beside = scope.spawn(rescale);
+                std::thread::sleep(moments.next());
+                child.kill().expect("killed");
+                child.wait().expect("gone");
+                beside.join().expect("it has come to its end")
+            });
+            if !output.status.success() {
+                let again = rescale();
+                assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
+            }
+            child = bench.start("rescaled");
+        }
+    }
+    let output = child.wait_with_output().expect("payguard ends");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    bench.finish("rescaled");
+    let found = bench.outputs("rescaled");
+    for (file, text) in &expected {
+        assert!(sorted_lines(&found[file]) == sorted_lines(text), "{file} differs after changes of shards");
+    }
 }

@@ -73,7 +73,8 @@ fn json(rows: &[Progress], heads: &[(TaskId, Head)], collected: &Collected, stuc
         let watermark = Some(row.watermark.0).filter(|ms| ![i64::MIN, i64::MAX].contains(ms));
         json!({
             "task": row.task.to_string(), "commit": row.seq, "records": row.records, "watermark_ms": watermark,
-            "behind_ms": row.behind_ms, "idle": row.idle, "ended": row.ended, "committed_at_ms": row.committed_at_ms,
+            "behind_ms": row.behind_ms, "idle": row.idle, "ended": row.ended,
+            "sealed": row.sealed, "committed_at_ms": row.committed_at_ms,
             "rows_waiting": row.rows_waiting,
         })
     };
@@ -115,6 +116,7 @@ pub(crate) fn table(rows: &[Progress], now_ms: i64) -> String {
             if row.seq == 0 { "never".to_owned() } else { format!("{} ago", duration(now_ms - row.committed_at_ms)) };
         let behind = row.behind_ms.map_or_else(|| "-".to_owned(), duration);
         let state = match (row.ended, row.idle, row.rows_waiting) {
+            _ if row.sealed => "handed over".to_owned(),
             (true, _, 0) => "ended".to_owned(),
             (_, true, 0) => "idle".to_owned(),
             (_, _, 0) => "input".to_owned(),

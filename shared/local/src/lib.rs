@@ -6,5 +6,6 @@ pub mod bounded;
 pub mod embedded;
 pub mod endpoints;
 pub mod file_source;
+pub mod rescale;
 pub mod runner;
 pub mod stores;

@@ -2,7 +2,7 @@
 //!
 //! The same handlers and adapters as in Lambda; only the wake-ups are in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use payguard_clock::collect::{Limits, Outcome, collect};
 use payguard_dedup as dedup;
 use payguard_directory::MerchantDirectory;
 use payguard_engine::gc::Collected;
+use payguard_engine::layout::Layout;
 use payguard_engine::store::{Clock, Sink, Waker};
 use payguard_engine::task::broadcast::BroadcastTask;
 use payguard_engine::task::consumer::{ConsumerTask, MakeBody};
@@ -71,9 +72,19 @@ pub struct LocalPipeline {
 
 /// The consumer tasks at work, and the collector beside them.
 pub struct Running {
-    tasks: JoinSet<Result<(), EngineError>>,
+    pipeline: LocalPipeline,
+    tasks: JoinSet<Result<Ended, EngineError>>,
+    started: BTreeSet<TaskId>,
     /// Dropped with this, at whatever it does: every step of it may be the last.
     _collector: JoinSet<()>,
+}
+
+/// Why a task ended.
+enum Ended {
+    /// Its input has.
+    Input,
+    /// Its stage has been given another number of shards.
+    Sealed(StageId, Layout),
 }
 
 impl LocalPipeline {
@@ -128,16 +139,12 @@ impl LocalPipeline {
     /// Starts all consumer tasks. Each ends when its input has ended.
     #[must_use]
     pub fn start(&self) -> Running {
-        let mut tasks = JoinSet::new();
-        for id in self.topology.consumer_tasks() {
-            if let Some(task) = self.consumer(&id) {
-                let (signal, clock) = (self.waker.signal(&id), self.env.clock.clone());
-                tasks.spawn(async move { run_to_the_end(task, &signal, &*clock).await });
-            }
-        }
         let mut collector = JoinSet::new();
         collector.spawn(collect_again_and_again(self.clone()));
-        Running { tasks, _collector: collector }
+        let (pipeline, tasks, started) = (self.clone(), JoinSet::new(), BTreeSet::new());
+        let mut running = Running { pipeline, tasks, started, _collector: collector };
+        running.start(self.topology.consumer_tasks());
+        running
     }
 
     /// Removes what no task needs any more, for a few seconds at most. What fails is logged and loses nothing.
@@ -164,27 +171,58 @@ impl LocalPipeline {
 
     fn body(&self, id: &StageId) -> Option<MakeBody> {
         match &*id.0 {
-            stage::DEDUP => Some(dedup::make(&self.config, &self.topology)),
-            stage::WINDOW => Some(payguard_window::make(&self.config, &self.topology)),
-            stage::COMBINE => Some(payguard_combine::make(&self.config, &self.topology)),
-            stage::MATCH => Some(payguard_match::make(&self.config, &self.topology)),
             stage::ENRICH => Some(self.enrich.clone()),
-            stage::RULES => Some(payguard_rules::make(&self.config, &self.topology)),
             stage::PUBLISH => Some(publish::make(&self.topology, self.sink.clone())),
             stage::TOTALS => Some(payguard_totals::make(self.sink.clone())),
-            _ => None,
+            _ => stage_body(&self.config, &self.topology, id),
         }
     }
 }
 
+/// What a stage with keyed state does.
+pub(crate) fn stage_body(config: &Config, topology: &Topology, id: &StageId) -> Option<MakeBody> {
+    match &*id.0 {
+        stage::DEDUP => Some(dedup::make(config, topology)),
+        stage::WINDOW => Some(payguard_window::make(config, topology)),
+        stage::COMBINE => Some(payguard_combine::make(config, topology)),
+        stage::MATCH => Some(payguard_match::make(config, topology)),
+        stage::RULES => Some(payguard_rules::make(config, topology)),
+        _ => None,
+    }
+}
+
 impl Running {
+    /// Starts tasks, but for those that were started before.
+    fn start(&mut self, tasks: Vec<TaskId>) {
+        for id in tasks {
+            if let Some(task) = self.pipeline.consumer(&id)
+                && self.started.insert(id.clone())
+            {
+                let (signal, clock) = (self.pipeline.waker.signal(&id), self.pipeline.env.clock.clone());
+                self.tasks.spawn(async move { run_to_the_end(task, &signal, &*clock).await });
+            }
+        }
+    }
+
+    fn joined(&mut self, done: Result<Result<Ended, EngineError>, JoinError>) -> Result<(), EngineError> {
+        match done {
+            Ok(Ok(Ended::Input)) => Ok(()),
+            Ok(Ok(Ended::Sealed(stage, layout))) => {
+                self.start(layout.tasks(&stage));
+                Ok(())
+            }
+            Ok(Err(error)) => Err(error),
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+
     /// Waits until every task's input has ended, or one fails.
     ///
     /// # Errors
     /// The first failure; the other tasks are stopped, as by a crash.
     pub async fn finished(&mut self) -> Result<(), EngineError> {
         while let Some(done) = self.tasks.join_next().await {
-            joined(done)?;
+            self.joined(done)?;
         }
         Ok(())
     }
@@ -195,7 +233,7 @@ impl Running {
     /// The failure.
     pub fn check(&mut self) -> Result<(), EngineError> {
         match self.tasks.try_join_next() {
-            Some(done) => joined(done),
+            Some(done) => self.joined(done),
             None => Ok(()),
         }
     }
@@ -209,13 +247,6 @@ pub fn control(config: &Config, topology: &Topology, env: Env) -> BroadcastTask 
     BroadcastTask::new(env, plan, payguard_control::make(config))
 }
 
-fn joined(done: Result<Result<(), EngineError>, JoinError>) -> Result<(), EngineError> {
-    match done {
-        Ok(result) => result,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
-}
-
 async fn collect_again_and_again(pipeline: LocalPipeline) {
     loop {
         tokio::time::sleep(COLLECT_EVERY).await;
@@ -223,12 +254,15 @@ async fn collect_again_and_again(pipeline: LocalPipeline) {
     }
 }
 
-async fn run_to_the_end(mut task: ConsumerTask, signal: &Notify, clock: &dyn Clock) -> Result<(), EngineError> {
+async fn run_to_the_end(mut task: ConsumerTask, signal: &Notify, clock: &dyn Clock) -> Result<Ended, EngineError> {
     loop {
         let budget = Budget { until: clock.now().plus(INVOCATION_MS), commits: INVOCATION_COMMITS };
         let report = task.run(budget).await?;
         if report.ended {
-            return Ok(());
+            return Ok(Ended::Input);
+        }
+        if let Some(layout) = report.sealed {
+            return Ok(Ended::Sealed(task.id().stage.clone(), layout));
         }
         if !report.more {
             let _ = tokio::time::timeout(SWEEP, signal.notified()).await;
