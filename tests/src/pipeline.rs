@@ -344,7 +344,13 @@ impl Pipeline {
 
     /// Changes the numbers of shards that are due: those that have not been changed, and the last that has been, in
     /// case it did not come to its end.
-    async fn redraw(&mut self, feed: &Feed) -> Result<(), EngineError> {
+    ///
+    /// # Errors
+    /// The first error of a task.
+    ///
+    /// # Panics
+    /// When the topology has no such stage.
+    pub async fn redraw(&mut self, feed: &Feed) -> Result<(), EngineError> {
         let due: Vec<Redraw> = self.setup.redraws.iter().filter(|r| r.after <= feed.acknowledged()).cloned().collect();
         let topology = self.setup.topology();
         let mut met: BTreeMap<&str, u32> = BTreeMap::new();

@@ -81,7 +81,8 @@ pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure>
 fn stages(before: &[(TaskId, Head)], after: &[(TaskId, Head)]) -> Vec<Stage> {
     let before: BTreeMap<&TaskId, Done> = before.iter().map(|(task, head)| (task, Done::of(head))).collect();
     let mut stages: Vec<(String, Vec<Done>)> = Vec::new();
-    for (task, head) in after {
+    // Who has handed over has no load to share any more.
+    for (task, head) in after.iter().filter(|(_, head)| head.sealed.is_none()) {
         let done = Done::of(head).since(before.get(task).copied().unwrap_or_default());
         match stages.last_mut() {
             Some((id, tasks)) if *id == *task.stage.0 => tasks.push(done),
