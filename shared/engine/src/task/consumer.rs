@@ -21,6 +21,7 @@ use crate::logic::{LookupLogic, SinkLogic, StageLogic, take_stage_delta};
 use crate::resume::{Lead, Resume, lead, resume};
 use crate::row::{Broadcast, CommitRow, Head, InputState};
 use crate::store::{LeaseReply, RowLimits, Sink, SinkBatch, SinkReply};
+use crate::teeth::{Mutant, bites};
 
 /// Rows read from an upstream log at once.
 const ROWS_PER_READ: u32 = 64;
@@ -127,6 +128,7 @@ impl ConsumerTask {
                     report.records += batch.records as u64;
                     self.after_commit(live, &row).await?;
                 }
+                CommitOutcome::Unknown if bites(Mutant::GoOnAfterUnknown) => {}
                 CommitOutcome::Lost | CommitOutcome::Passed | CommitOutcome::Unknown => {
                     report.lost += 1;
                     self.reload(live).await?;
@@ -136,6 +138,10 @@ impl ConsumerTask {
     }
 
     async fn reload(&self, live: &mut Live) -> Result<(), EngineError> {
+        if bites(Mutant::KeepAfterLost) {
+            live.head = self.load().await?.head;
+            return Ok(());
+        }
         *live = self.load().await?;
         self.find_inputs(live).await
     }
@@ -193,6 +199,12 @@ impl ConsumerTask {
                 return Ok(Some((CommitOutcome::Lost, batch, CommitRow::default())));
             }
         }
+        if bites(Mutant::FlushUncommitted)
+            && let Body::Operators(logic) = &mut live.body
+        {
+            let ahead = Head { seq: live.head.seq + 1, ..live.head.clone() };
+            live.replaced = flush(&self.env, &self.plan, &ahead, logic.as_mut()).await?;
+        }
         let (outcome, row) = commit(&self.env, &self.plan, &mut live.head, proposal).await?;
         Ok(Some((outcome, batch, row)))
     }
@@ -212,6 +224,9 @@ impl ConsumerTask {
                 live.replaced = flush(&self.env, &self.plan, &live.head, logic.as_mut()).await?;
                 live.flushed_seq = live.head.seq;
                 live.flushed_at = now;
+                if bites(Mutant::RemoveAtOnce) {
+                    remove(&self.env, std::mem::take(&mut live.replaced)).await?;
+                }
             }
         }
         Ok(())
