@@ -3,7 +3,7 @@
 SHELL := bash
 PAYGUARD := target/release/payguard
 
-.PHONY: help demo test lint build setup oracle bench clean
+.PHONY: help demo test teeth lint build setup oracle bench clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -13,6 +13,10 @@ demo: build ## See the pipeline at work: 20 s of payments, alerts as they come, 
 
 test: setup ## Run all tests, the Lambda functions under cargo lambda included
 	@scripts/test.sh
+
+teeth: setup ## Break every rule of the engine and of the model once, and see that the checks notice
+	@cargo test --release -p payguard-tests --features teeth --test teeth -- --nocapture
+	@cargo run --release -p payguard-modelcheck -- --teeth
 
 lint: setup ## Formatting, clippy, documentation, dependency direction: all without a warning
 	@scripts/lint.sh

@@ -10,6 +10,8 @@ cargo fmt --all --check
 
 step "clippy"
 cargo clippy --release --workspace --all-targets --quiet -- -D warnings
+cargo clippy --release -p payguard-engine -p payguard-sim -p payguard-tests --features payguard-tests/teeth \
+  --lib --test teeth --quiet -- -D warnings
 
 step "documentation"
 RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps --quiet
@@ -25,6 +27,12 @@ for crate in payguard-model payguard-operators payguard-engine payguard-topology
 done
 if inner payguard-operators | grep -E '^(tokio|payguard-engine)$'; then
   echo "operators must stay pure" >&2
+  exit 1
+fi
+
+step "rules can be broken by one test alone"
+if cargo tree --workspace --edges normal,build,dev --prefix none --format '{p} {f}' | grep -w teeth; then
+  echo "the feature is enabled (see above)" >&2
   exit 1
 fi
 

@@ -6,11 +6,12 @@ pub mod account;
 pub mod collector;
 pub mod data;
 pub mod pipeline;
+pub mod splitting;
 
 pub use account::account;
 pub use data::{Shape, records};
 pub use pipeline::{
-    Feed, Order, Outputs, Pipeline, Redraw, Restart, Setup, assert_same, reads, run_to_end, undisturbed,
+    Feed, Order, Outputs, Pipeline, Redraw, Restart, Setup, assert_same, difference, reads, run_to_end, undisturbed,
 };
 
 /// The command `payguard` as it was built beside the running test.

@@ -17,7 +17,7 @@ use payguard_engine::{EngineError, StageId, TaskId};
 use payguard_model::{EventTime, ProcessingTime};
 use payguard_sim::check::Reads;
 use payguard_sim::reference::{Configured, Names, Published, RawRecord, Reference};
-use payguard_sim::{FaultPlan, SimWorld};
+use payguard_sim::{FaultPlan, Rng, SimWorld};
 use payguard_topology::config::{AlignmentMode, Shards};
 use payguard_topology::{Config, StageKind, Topology, payguard, stage};
 
@@ -509,6 +509,21 @@ impl Pipeline {
         }
         Ok(ended)
     }
+
+    /// Runs some consumers for a few commits, drawn at random: processes that take turns fall behind in different
+    /// places.
+    ///
+    /// # Errors
+    /// The first error of an invocation.
+    pub async fn run_some(&mut self, rng: &mut Rng) -> Result<(), EngineError> {
+        for consumer in &mut self.consumers {
+            if rng.chance(600) {
+                let commits = 1 + u32::try_from(rng.below(3)).unwrap_or(0);
+                consumer.run(Budget { until: ProcessingTime(i64::MAX), commits }).await?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The source task of a partition of payments.
@@ -612,23 +627,34 @@ pub async fn undisturbed(setup: &Setup, feed: &Feed) -> (SimWorld, Outputs) {
     (world, outputs)
 }
 
+/// The first record that differs, if one does.
+#[must_use]
+pub fn difference(found: &Outputs, expected: &Outputs) -> Option<String> {
+    for (found, expected) in [(&found.publish, &expected.publish), (&found.totals, &expected.totals)] {
+        let show = |r: Option<&SinkRecord>| r.map(|r| format!("{}: {}", r.topic, String::from_utf8_lossy(&r.value)));
+        let at = (0..found.len().max(expected.len())).find(|i| found.get(*i) != expected.get(*i));
+        if let Some(at) = at {
+            let (got, wanted) = (show(found.get(at)), show(expected.get(at)));
+            let (of, instead) = (found.len(), expected.len());
+            return Some(format!("record {at} of {of} (expected {instead}):\n{got:?}\n{wanted:?}"));
+        }
+    }
+    None
+}
+
 /// Fails a test with the first record that differs.
 ///
 /// # Panics
 /// When the run failed or published something else.
 #[track_caller]
 pub fn assert_same(found: &Result<Outputs, String>, expected: &Outputs, context: &str) {
-    let found = match found {
-        Ok(found) => found,
-        Err(error) => panic!("{context}: {error}"),
-    };
-    for (found, expected) in [(&found.publish, &expected.publish), (&found.totals, &expected.totals)] {
-        let show = |r: Option<&SinkRecord>| r.map(|r| format!("{}: {}", r.topic, String::from_utf8_lossy(&r.value)));
-        let at = (0..found.len().max(expected.len())).find(|i| found.get(*i) != expected.get(*i));
-        if let Some(at) = at {
-            let (got, wanted) = (show(found.get(at)), show(expected.get(at)));
-            panic!("{context}: record {at} of {} (expected {}):\n{got:?}\n{wanted:?}", found.len(), expected.len());
+    match found {
+        Ok(found) => {
+            if let Some(difference) = difference(found, expected) {
+                panic!("{context}: {difference}");
+            }
         }
+        Err(error) => panic!("{context}: {error}"),
     }
 }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use crate::ids::{Attempt, InputId, Seq};
 use crate::row::{CommitRow, Head, InputState, Position};
 use crate::store::CommitReply;
+use crate::teeth::{Mutant, bites};
 
 /// What became of a commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,6 +71,7 @@ pub fn resolve(head: Option<&Head>, row: Option<&CommitRow>, attempt: &Attempt, 
     let head_seq = head.map_or(0, |h| h.seq);
     match row {
         Some(row) if row.attempt == attempt.0 => Resolution::Known(CommitOutcome::AlreadyMine),
+        Some(_) if bites(Mutant::TakeForMine) => Resolution::Known(CommitOutcome::AlreadyMine),
         Some(_) => Resolution::Known(CommitOutcome::Lost),
         None if head_seq + 1 == seq.0 => Resolution::NotApplied,
         // Row and head are written together, so the row has been collected since; the head still names its attempt.

@@ -11,6 +11,7 @@ use crate::ids::{Seq, TaskId};
 use crate::page::Page;
 use crate::row::{CommitRow, Head, Position};
 use crate::segment::object_seq;
+use crate::teeth::{Mutant, bites};
 
 /// A page is removed this long after it has expired, seconds. DynamoDB removes expired items by itself and for nothing,
 /// most often within hours; this is for those that it leaves.
@@ -38,9 +39,9 @@ pub struct Collected {
 pub fn collectable_through(head: &Head, has_state: bool, positions: impl IntoIterator<Item = Position>) -> Seq {
     // The newest row stays: it tells whose the newest commit is.
     let newest = head.seq.saturating_sub(1);
-    let flushed = if has_state { head.flushed_seq } else { newest };
+    let flushed = if has_state && !bites(Mutant::CollectUnflushed) { head.flushed_seq } else { newest };
     let read = positions.into_iter().map(|position| u64::try_from(position.at).unwrap_or(0));
-    Seq(read.fold(newest.min(flushed), u64::min))
+    Seq(read.filter(|_| !bites(Mutant::CollectUnread)).fold(newest.min(flushed), u64::min))
 }
 
 /// The first of the rows (ascending) that may go now: those up to `through` that were committed `retention_ms` ago.

@@ -11,6 +11,7 @@ use payguard_model::{EventTime, KEY_GROUPS, key_group::groups_of_shard};
 
 use crate::ids::{InputId, StageId, TaskId};
 use crate::row::{Head, InputState, Position};
+use crate::teeth::{Mutant, bites};
 
 /// The generation a stage begins with.
 pub const FIRST: u32 = 1;
@@ -149,7 +150,7 @@ impl View<'_> {
                 *met += 1;
                 seq <= position.at || seq == position.at + 1 && *met <= position.within
             });
-            mine[i] = !gone && self.groups.contains(&group);
+            mine[i] = (!gone || bites(Mutant::TakeTwice)) && self.groups.contains(&group);
         }
         mine
     }

@@ -32,6 +32,7 @@ pub mod row;
 pub mod segment;
 pub mod store;
 pub mod task;
+pub mod teeth;
 mod timer_queue;
 pub mod ttl_set;
 

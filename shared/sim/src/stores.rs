@@ -9,6 +9,7 @@ use payguard_engine::store::{
     AttemptIds, Clock, CommitReply, LeaseReply, Ledger, PutReply, RowLimits, SegmentStore, Sink, SinkBatch,
     SinkPosition, SinkReply, StateTable, Waker,
 };
+use payguard_engine::teeth::{Mutant, bites};
 use payguard_engine::{Attempt, CommitRow, Head, Seq, StageId, StoreError, StoreErrorKind, TaskId};
 use payguard_model::{KeyGroup, ProcessingTime};
 use prost::Message;
@@ -164,7 +165,8 @@ impl World {
             return Ok(CommitReply::Committed);
         }
         let at = log.head.as_ref().map_or(0, |h| h.seq);
-        if at + 1 != row.seq || log.rows.contains_key(&row.seq) {
+        let follows = at + 1 == row.seq || bites(Mutant::NoHeadCondition);
+        if !(follows && !log.rows.contains_key(&row.seq) || bites(Mutant::OverwriteRows)) {
             return Ok(CommitReply::Refused);
         }
         if let Err(violation) = check_commit(log, &head, &row) {
@@ -195,7 +197,8 @@ impl StateTable for SimWorld {
     async fn put_page(&self, page: &Page) -> Result<PutReply, StoreError> {
         let (target, page) = (page.address.to_string(), page.clone());
         let put = move |world: &mut World| {
-            if !replaces(world.pages.get(&page.address).map(|held| held.version), page.version) {
+            let held = world.pages.get(&page.address).map(|held| held.version);
+            if !replaces(held, page.version) && !bites(Mutant::NoVersionCheck) {
                 return Ok(PutReply::Stale);
             }
             world.pages.insert(page.address.clone(), page);
@@ -280,17 +283,30 @@ impl Sink for SimWorld {
     }
 
     async fn write(&self, task: &TaskId, batch: &SinkBatch) -> Result<SinkReply, StoreError> {
-        let (target, task, batch) = (task.to_string(), task.clone(), batch.clone());
+        let (target, owner, batch) = (task.to_string(), task.clone(), batch.clone());
+        let position = SinkPosition { seq: batch.seq, inputs: batch.inputs, counters: batch.counters };
+        let moved = position.clone();
         let write = move |world: &mut World| {
-            let sink = world.sinks.entry(task).or_default();
-            if sink.position.seq.next() != batch.seq {
+            let sink = world.sinks.entry(owner).or_default();
+            if sink.position.seq.next() != moved.seq {
                 return Ok(SinkReply::Elsewhere(sink.position.clone()));
             }
             sink.records.extend(batch.records);
-            sink.position = SinkPosition { seq: batch.seq, inputs: batch.inputs, counters: batch.counters };
+            if !bites(Mutant::PositionApart) {
+                sink.position = moved;
+            }
             Ok(SinkReply::Written)
         };
-        self.operate(OpKind::SinkWrite, target, write, None).await
+        let reply = self.operate(OpKind::SinkWrite, target.clone(), write, None).await?;
+        if bites(Mutant::PositionApart) && reply == SinkReply::Written {
+            let owner = task.clone();
+            let follow = move |world: &mut World| {
+                world.sinks.entry(owner).or_default().position = position;
+                Ok(())
+            };
+            self.operate(OpKind::SinkWrite, target, follow, None).await?;
+        }
+        Ok(reply)
     }
 }
 

@@ -12,6 +12,7 @@ use crate::merge::{MergedRecord, Merger, Next};
 use crate::row::Head;
 use crate::segment::SegmentBuilder;
 use crate::store::SinkRecord;
+use crate::teeth::{Mutant, bites};
 
 /// What came of the records of one batch.
 pub(super) struct Batch {
@@ -109,8 +110,9 @@ pub(super) fn run_sink(
         rendered.push(logic.render(record.stream, record.payload).map_err(|e| bad_record(plan, record.stream, e))?);
     }
     let (watermark, idle) = merger.watermark();
+    let watermark = if bites(Mutant::WatermarkOfBatch) { watermark } else { watermark.max(before) };
     let by_stream = name_counts(plan, &counts);
-    Ok((Batch { records: rendered.len(), by_stream, watermark: watermark.max(before), idle }, rendered))
+    Ok((Batch { records: rendered.len(), by_stream, watermark, idle }, rendered))
 }
 
 /// Takes records until the buffers or the limits of a commit end, has them answered, and emits the answers: each with

@@ -15,6 +15,7 @@ use crate::layout::{Layout, Taken};
 use crate::row::{Broadcast, CommitRow, Head, InputState, Position, SegmentLocation};
 use crate::segment::{Segment, object_key};
 use crate::store::CommitReply;
+use crate::teeth::{Mutant, bites};
 
 /// What a batch leads to, ready to be committed.
 pub(super) struct Proposal {
@@ -186,6 +187,9 @@ async fn settle(
         };
         if let AfterReply::Done(outcome) = after_reply(&reply) {
             return Ok(outcome);
+        }
+        if bites(Mutant::GoOnAfterUnknown) && matches!(reply, CommitReply::Unknown(_)) {
+            return Ok(CommitOutcome::Unknown);
         }
         detail = format!("{reply:?}");
         match look(env, task, seq, attempt).await {

@@ -20,6 +20,7 @@ use crate::logic::{DecodeError, LookupLogic, SinkLogic, StageLogic, take_stage_d
 use crate::resume::{Lead, Resume, lead, resume};
 use crate::row::{Broadcast, CommitRow, Head};
 use crate::store::{LeaseReply, Sink, SinkBatch, SinkReply};
+use crate::teeth::{Mutant, bites};
 
 /// A sink that got nothing to write still commits its positions this often, milliseconds.
 const SINK_PROGRESS_MS: i64 = 1_000;
@@ -162,6 +163,7 @@ impl ConsumerTask {
                     report.records += batch.records as u64;
                     self.after_commit(live, &row).await?;
                 }
+                CommitOutcome::Unknown if bites(Mutant::GoOnAfterUnknown) => {}
                 CommitOutcome::Lost | CommitOutcome::Passed | CommitOutcome::Unknown => {
                     report.lost += 1;
                     self.reload(live).await?;
@@ -171,6 +173,10 @@ impl ConsumerTask {
     }
 
     async fn reload(&self, live: &mut Live) -> Result<(), EngineError> {
+        if bites(Mutant::KeepAfterLost) {
+            live.head = self.load().await?.head;
+            return Ok(());
+        }
         *live = self.load().await?;
         self.find_inputs(live).await
     }
@@ -229,6 +235,12 @@ impl ConsumerTask {
                 return Ok(Some((CommitOutcome::Lost, batch, CommitRow::default())));
             }
         }
+        if bites(Mutant::FlushUncommitted)
+            && let Body::Operators(logic) = &mut live.body
+        {
+            let ahead = Head { seq: live.head.seq + 1, ..live.head.clone() };
+            live.replaced = flush(&self.env, &self.plan, &ahead, logic.as_mut()).await?;
+        }
         let (outcome, row) = commit(&self.env, &self.plan, &mut live.head, proposal).await?;
         Ok(Some((outcome, batch, row)))
     }
@@ -248,6 +260,9 @@ impl ConsumerTask {
                 live.replaced = flush(&self.env, &self.plan, &live.head, logic.as_mut()).await?;
                 live.flushed_seq = live.head.seq;
                 live.flushed_at = now;
+                if bites(Mutant::RemoveAtOnce) {
+                    remove(&self.env, std::mem::take(&mut live.replaced)).await?;
+                }
             }
         }
         Ok(())

@@ -17,6 +17,7 @@ use crate::error::EngineError;
 use crate::ids::{StageId, TaskId};
 use crate::layout::{FIRST, Layout, inherit, place};
 use crate::row::Head;
+use crate::teeth::{Mutant, bites};
 
 /// What became of a task's beginning.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -100,7 +101,9 @@ impl ConsumerTask {
             if !self.commit_sealed(&mut live.head, flushed_seq, next).await? {
                 continue;
             }
-            if let Body::Operators(logic) = &mut live.body {
+            if let Body::Operators(logic) = &mut live.body
+                && !bites(Mutant::HandOverUnflushed)
+            {
                 live.replaced = flush(&self.env, &self.plan, &live.head, logic.as_mut()).await?;
             }
             let flushed_seq = live.head.seq;

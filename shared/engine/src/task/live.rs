@@ -13,6 +13,7 @@ use crate::ids::{InputId, TaskId};
 use crate::merge::Merger;
 use crate::row::{CommitRow, Head};
 use crate::segment::SegmentBuilder;
+use crate::teeth::{Mutant, bites};
 
 /// What a task holds in memory: always exactly the state as of `head`, between batches.
 pub(super) struct Live {
@@ -63,8 +64,10 @@ impl Live {
 
     /// Stands at a later head, whose deltas the body has got: what was read after the earlier one is dropped.
     pub(super) fn go_on_from(&mut self, head: Head, plan: &TaskPlan) {
-        self.merger = Merger::new(plan.alignment);
-        self.rows.clear();
+        if !bites(Mutant::KeepPositions) {
+            self.merger = Merger::new(plan.alignment);
+            self.rows.clear();
+        }
         self.flushed_seq = head.flushed_seq;
         self.head = head;
         self.add_inputs();

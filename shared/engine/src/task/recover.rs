@@ -13,6 +13,7 @@ use crate::page::Page;
 use crate::resume::recovery;
 use crate::row::Head;
 use crate::store::RowLimits;
+use crate::teeth::{Mutant, bites};
 
 /// Key groups read at the same time.
 const PARALLEL: usize = 16;
@@ -33,6 +34,10 @@ pub(super) async fn load_state(
         return Ok(());
     }
     let recovery = recovery(head);
+    let deltas_first = bites(Mutant::PagesOverDeltas);
+    if deltas_first {
+        apply_rows(env, plan, recovery.after, recovery.until, logic).await?;
+    }
     if recovery.pages {
         let mut pages = load_pages(env, plan).await?;
         for state in logic.states() {
@@ -43,7 +48,7 @@ pub(super) async fn load_state(
             return Err(broken(plan, &format!("page {} belongs to no operator of the stage", page.address)));
         }
     }
-    apply_rows(env, plan, recovery.after, recovery.until, logic).await
+    if deltas_first { Ok(()) } else { apply_rows(env, plan, recovery.after, recovery.until, logic).await }
 }
 
 /// Applies the deltas of rows `after + 1 ..= until` in order.

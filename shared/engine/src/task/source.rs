@@ -20,6 +20,7 @@ use crate::ids::{InputId, TaskId};
 use crate::logic::{Collector, SourceLogic, SourceRecord};
 use crate::row::{Head, InputState, Position};
 use crate::segment::{Arrival, SegmentBuilder};
+use crate::teeth::{Mutant, bites};
 
 /// Makes the fresh operators of a task of a source stage.
 pub type MakeSource = Arc<dyn Fn(&TaskId) -> Box<dyn SourceLogic> + Send + Sync>;
@@ -88,7 +89,8 @@ impl SourceTask {
         let mut redelivered = None;
         loop {
             let at = self.at().await?;
-            let rest = not_processed(records, at);
+            let after = if bites(Mutant::TakeAgain) && report.commits == 0 { -1 } else { at };
+            let rest = not_processed(records, after);
             let skipped = (records.len() - rest.len()) as u64;
             // What we find skipped at first was committed before this delivery.
             let again = *redelivered.get_or_insert(skipped);
@@ -97,7 +99,11 @@ impl SourceTask {
             }
             let chunk = &rest[..fitting(rest, &self.env.settings)];
             let counted = if report.commits == 0 { again } else { 0 };
-            self.commit_chunk(chunk, counted, &mut report).await?;
+            let done = self.commit_chunk(chunk, counted, &mut report).await;
+            if done.is_err() && bites(Mutant::AcknowledgeFirst) {
+                return Ok(report);
+            }
+            done?;
         }
     }
 
@@ -154,6 +160,9 @@ impl SourceTask {
         let mut out = batch::collector(self.builder(), &self.plan, &head, head.watermark(), self.env.clock.now());
         let mut at = position(&head, &self.input);
         let partition = self.plan.task.topic_partition().map_or(0, |(_, partition)| partition.unsigned_abs());
+        if bites(Mutant::WatermarkFirst) {
+            chunk.iter().filter_map(|record| record.timestamp).for_each(|time| generator.observe(time));
+        }
         for record in chunk {
             if at >= 0 && record.offset > at + 1 {
                 out.count("source", "offset_gap", u64::try_from(record.offset - at - 1).unwrap_or(0));
