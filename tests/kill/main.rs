@@ -221,12 +221,11 @@ fn shards_that_change_while_a_run_goes_on_and_is_killed_leave_the_outputs() {
     for (number, (stage, shards)) in changes.into_iter().enumerate() {
         std::thread::sleep(moments.next());
         let rescale = || bench.rescale("rescaled", stage, shards);
-        if number % 2 == 0 {
-            // Beside the run.
-            let output = rescale();
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let output = if number % 2 == 0 {
+            // Beside the run, which may come to its end meanwhile.
+            rescale()
         } else {
-            // Killed while its shards change; then on the folder of the stopped run.
+            // Killed while its shards change.
             let output = std::thread::scope(|scope| {
                 let beside = scope.spawn(rescale);
                 std::thread::sleep(moments.next());
@@ -234,11 +233,12 @@ fn shards_that_change_while_a_run_goes_on_and_is_killed_leave_the_outputs() {
                 child.wait().expect("gone");
                 beside.join().expect("it has come to its end")
             });
-            if !output.status.success() {
-                let again = rescale();
-                assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
-            }
             child = bench.start("rescaled");
+            output
+        };
+        if !output.status.success() {
+            let again = rescale();
+            assert!(again.status.success(), "{stage} {shards}: {}", String::from_utf8_lossy(&again.stderr));
         }
     }
     let output = child.wait_with_output().expect("payguard ends");

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
 
 use crate::embedded::EmbeddedStack;
 
@@ -33,11 +34,15 @@ impl Endpoints {
         std::fs::write(state_dir.join(FILE), serde_json::to_vec(self)?)
     }
 
-    /// Reads those of the process that has the folder open.
+    /// Those of the process that has the folder open, once it listens there.
     ///
     /// # Errors
-    /// When there are none, or they do not parse.
-    pub fn read(state_dir: &Path) -> io::Result<Endpoints> {
-        Ok(serde_json::from_slice(&std::fs::read(state_dir.join(FILE))?)?)
+    /// When there are none, they do not parse, or nobody listens.
+    pub async fn listening(state_dir: &Path) -> io::Result<Endpoints> {
+        let endpoints: Endpoints = serde_json::from_slice(&std::fs::read(state_dir.join(FILE))?)?;
+        for url in [&endpoints.dynamodb, &endpoints.s3] {
+            TcpStream::connect(url.trim_start_matches("http://")).await?;
+        }
+        Ok(endpoints)
     }
 }

@@ -1,7 +1,8 @@
 //! What tasks are run with, over the embedded stores: those of this process, or of the one that has the folder open.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use payguard_aws::Clients;
 use payguard_aws::client::embedded_clients;
@@ -48,27 +49,47 @@ pub enum ConnectError {
     /// The stores do not start.
     #[error(transparent)]
     Stack(#[from] StackError),
-    /// Another process has the folder open and does not say where its stores listen.
-    #[error("the process that has the state folder open does not say where its stores listen: {0}")]
-    Endpoints(#[from] std::io::Error),
+    /// Another process has the folder open, and its stores do not listen.
+    #[error("{}: another process has the folder open, and its stores do not listen: {error}", dir.display())]
+    Silent {
+        /// The folder.
+        dir: PathBuf,
+        /// Why they cannot be reached.
+        error: std::io::Error,
+    },
 }
 
+/// Pause before a folder that is in use, but whose stores do not listen yet, is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// How often it is looked at: a process that has just begun listens within a second or two.
+const LOOKS: u32 = 100;
+
 impl Connection {
-    /// Opens a folder; one that another process works on is used through that process.
+    /// Opens a folder; one that another process works on is used through that process, which may have just begun.
     ///
     /// # Errors
     /// When neither is possible.
     pub async fn open(dir: &Path, config: &Config) -> Result<Connection, ConnectError> {
         let usage = Arc::new(Usage::default());
-        let options = StackOptions { dir: Some(dir.to_owned()), ..StackOptions::default() };
-        match EmbeddedStack::start(options).await {
-            Ok(stack) => Ok(Connection { env: env(&stack, config, &usage), stack: Some(stack) }),
-            Err(StackError::InUse { .. }) => {
-                let Endpoints { dynamodb, s3 } = Endpoints::read(dir)?;
-                let clients = embedded_clients(&dynamodb, &s3);
-                Ok(Connection { env: env_of(&clients, &Tables::default(), config, &usage), stack: None })
+        let mut looks = 0;
+        loop {
+            let options = StackOptions { dir: Some(dir.to_owned()), ..StackOptions::default() };
+            match EmbeddedStack::start(options).await {
+                Ok(stack) => return Ok(Connection { env: env(&stack, config, &usage), stack: Some(stack) }),
+                Err(StackError::InUse { .. }) => {}
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => Err(error.into()),
+            looks += 1;
+            // What the file says may be of a process that is gone.
+            match Endpoints::listening(dir).await {
+                Ok(Endpoints { dynamodb, s3 }) => {
+                    let clients = embedded_clients(&dynamodb, &s3);
+                    let env = env_of(&clients, &Tables::default(), config, &usage);
+                    return Ok(Connection { env, stack: None });
+                }
+                Err(error) if looks >= LOOKS => return Err(ConnectError::Silent { dir: dir.to_owned(), error }),
+                Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+            }
         }
     }
 

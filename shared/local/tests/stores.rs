@@ -13,7 +13,10 @@ use payguard_engine::row::SegmentLocation;
 use payguard_engine::store::{CommitReply, Ledger, PutReply, RowLimits, SegmentStore, StateTable};
 use payguard_engine::{CommitRow, Head, Seq, StageId, StoreErrorKind, TaskId};
 use payguard_local::embedded::{EmbeddedStack, StackError, StackOptions};
+use payguard_local::endpoints::Endpoints;
+use payguard_local::stores::Connection;
 use payguard_sim::conformance::{ledger_conformance, segment_conformance, state_conformance};
+use payguard_topology::Config;
 
 /// Environment variable that turns the test `child_commits_until_killed` into the child of the kill test.
 const CHILD_DIR: &str = "PAYGUARD_TEST_CHILD_DIR";
@@ -315,5 +318,33 @@ async fn check_after_kill(dir: &Path, acknowledged: u64) {
             assert_eq!(object.size(), Some(1_000_000), "{object:?}");
         }
     }
+    stack.stop().await;
+}
+
+#[tokio::test]
+async fn a_folder_that_a_process_has_just_opened_is_used_once_its_stores_listen() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    // What a process that was killed has left: nobody listens there any more.
+    let before = start(Some(dir.path())).await;
+    Endpoints::of(&before).write(dir.path()).expect("written");
+    before.stop().await;
+    let stack = start(Some(dir.path())).await;
+    let (head, row) = commit(1, "a", 10);
+    let (ledger, ..) = stores(&stack, "payguard", &Arc::default());
+    assert_eq!(ledger.commit(&task(), &head, &row).await.expect("a reply"), CommitReply::Committed);
+    let config = Config::default();
+    let opening = async {
+        let connection = Connection::open(dir.path(), &config).await.expect("it opens");
+        let head = connection.env.ledger.load_head(&task()).await.expect("a head");
+        connection.close().await;
+        head
+    };
+    let beginning = async {
+        assert!(Endpoints::listening(dir.path()).await.is_err(), "what the file says is of no process");
+        tokio::task::yield_now().await;
+        Endpoints::of(&stack).write(dir.path()).expect("written");
+    };
+    let (head, ()) = tokio::join!(opening, beginning);
+    assert_eq!(head.map(|head| head.attempt), Some("a".to_owned()));
     stack.stop().await;
 }
