@@ -3,7 +3,7 @@
 SHELL := bash
 PAYGUARD := target/release/payguard
 
-.PHONY: help demo test teeth lint build setup oracle bench clean
+.PHONY: help demo test sim sim-long teeth lint build setup oracle bench clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -13,6 +13,12 @@ demo: build ## See the pipeline at work: 20 s of payments, alerts as they come, 
 
 test: setup ## Run all tests, the Lambda functions under cargo lambda included
 	@scripts/test.sh
+
+sim: setup ## Run the simulation tests alone, and show which operations and faults they reach
+	@python3 scripts/sim.py
+
+sim-long: setup ## The same, then more seeds: SEEDS=5000 or HOURS=8
+	@python3 scripts/sim.py $(if $(HOURS),--hours $(HOURS),--seeds $(or $(SEEDS),5000)) $(if $(FROM),--from $(FROM))
 
 teeth: setup ## Break every rule of the engine and of the model once, and see that the checks notice
 	@cargo test --release -p payguard-tests --features teeth --test teeth -- --nocapture

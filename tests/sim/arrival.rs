@@ -13,7 +13,7 @@ use payguard_model::{EventTime, FraudAlert};
 use payguard_sim::SimWorld;
 use payguard_sim::reference::RawRecord;
 use payguard_tests::data::{Confirmation, NOW_MS, START_MS, confirmation_json, payment_json};
-use payguard_tests::{Feed, Outputs, Pipeline, Setup, Shape, seeds, undisturbed};
+use payguard_tests::{Feed, Outputs, Pipeline, Setup, Shape, are_chosen, seeds, undisturbed};
 use payguard_topology::config::AlignmentMode;
 
 async fn as_it_came(feed: &Feed) -> Outputs {
@@ -48,7 +48,7 @@ async fn with_disorder_within_the_bound_two_files_give_what_came() {
         assert_eq!(files, live, "SIM_SEEDS={seed}");
         pairs += live.get(payguard_publish::CONFIRMED_TOPIC).map_or(0, Vec::len);
     }
-    assert!(pairs > 2_000, "{pairs}");
+    assert!(are_chosen() || pairs > 2_000, "{pairs}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -74,7 +74,7 @@ async fn with_late_payments_files_lose_only_pairs_that_came_while_confirmations_
         lost += pairs(&live).len() - pairs(&files).len();
         all += pairs(&live).len();
     }
-    assert!(lost > 0 && lost * 50 < all, "{lost} of {all} pairs");
+    assert!(are_chosen() || lost > 0 && lost * 50 < all, "{lost} of {all} pairs");
 }
 
 /// A payment that comes after `first`, whose confirmation comes last; `early` confirms something else before both.

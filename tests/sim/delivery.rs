@@ -8,7 +8,7 @@ use payguard_sim::reference::RawRecord;
 use payguard_sim::{FaultPlan, Rng, SimWorld};
 use payguard_tests::data::NOW_MS;
 use payguard_tests::pipeline::{as_source, source, source_id};
-use payguard_tests::{Setup, Shape, reads, records, seeds};
+use payguard_tests::{Setup, Shape, are_chosen, reads, records, seeds};
 use payguard_topology::stream;
 use prost::Message;
 
@@ -120,7 +120,7 @@ async fn repeated_overlapping_late_and_re_cut_deliveries_are_taken_exactly_once(
         assert_eq!(count(GAP), missing, "SIM_SEEDS={seed}");
         redelivered += count(REDELIVERED);
     }
-    assert!(redelivered > 0);
+    assert!(are_chosen() || redelivered > 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -39,7 +39,10 @@ async fn a_flush_that_stops_at_any_page_loses_nothing() {
             (Fault::CrashBefore, Restart::Fresh),
             (Fault::CrashAfter, Restart::Fresh),
             (Fault::CrashAfter, Restart::Warm),
+            (Fault::FailBefore, Restart::Warm),
             (Fault::FailAfter, Restart::Warm),
+            // It arrives when the same page has been written again, and perhaps a younger one.
+            (Fault::UnknownLater(40), Restart::Warm),
         ] {
             let world = SimWorld::new(NOW_MS);
             world.plan(FaultPlan::at(k, fault));

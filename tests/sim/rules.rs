@@ -17,7 +17,7 @@ use payguard_sim::reference::RawRecord;
 use payguard_sim::{Crashed, Fault, FaultPlan, Rng, SimWorld};
 use payguard_tests::data::{NOW_MS, confirmations};
 use payguard_tests::pipeline::{as_source, control};
-use payguard_tests::{Feed, Outputs, Pipeline, Setup, Shape, account, reads, records, seeds};
+use payguard_tests::{Feed, Outputs, Pipeline, Setup, Shape, account, are_chosen, reads, records, seeds};
 use payguard_topology::{stage, stream};
 use prost::Message;
 
@@ -295,7 +295,7 @@ async fn two_hundred_versions_during_a_run_have_one_order_and_every_alert_is_rig
         rejected.sort();
         assert_eq!(rejected, refused, "SIM_SEEDS={seed}");
     }
-    assert!(alerts > 1_000 && used > 500, "{alerts} alerts under {used} versions");
+    assert!(are_chosen() || alerts > 1_000 && used > 500, "{alerts} alerts under {used} versions");
 }
 
 fn raw(record: &payguard_engine::store::SinkRecord) -> String {

@@ -3,7 +3,7 @@
 
 use std::pin::pin;
 
-use payguard_sim::{Fault, FaultPlan, SimWorld};
+use payguard_sim::{Fault, FaultPlan, OpKind, SimWorld};
 use payguard_tests::data::NOW_MS;
 use payguard_tests::{
     Feed, Outputs, Pipeline, Restart, Setup, Shape, account, assert_same, reads, records, run_to_end, seeds,
@@ -36,6 +36,32 @@ async fn a_process_that_slept_at_any_operation_while_another_finished_changes_no
             let outputs = zombie.await;
             assert_same(&outputs, &expected, &format!("the sleeper of operation {k}"));
             assert_eq!(world.lock().lasting(), before, "the sleeper of operation {k} changed something");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_slept_while_it_looked_what_became_of_its_commit_changes_nothing() {
+    let (feed, setup) = (Feed::drawn(12, 40, Shape::DIRTY, 17), Setup::full());
+    let (calm, expected) = undisturbed(&setup, &feed).await;
+    let trace = calm.lock().trace.clone();
+    for (k, _) in (0u64..).zip(trace).filter(|(_, (_, kind))| *kind == OpKind::Commit) {
+        for fault in [Fault::UnknownBefore, Fault::UnknownAfter, Fault::UnknownLater(9)] {
+            let context = format!("commit {k} {fault:?}");
+            let world = SimWorld::new(NOW_MS);
+            // After the commit the head is read, and then the row.
+            let of_executor = [((1, k), fault), ((1, k + 2), Fault::Pause)].into();
+            world.plan(FaultPlan { of_executor, ..FaultPlan::default() });
+            let sleeper = world.executor(1);
+            let mut zombie = pin!(run_to_end(&sleeper, &setup, &feed, Restart::Warm));
+            assert!(sleeper.until_paused(&mut zombie).await.is_none(), "{context}: the row is read");
+            assert_eq!(world.lock().trace.last(), Some(&(1, OpKind::LoadRow)), "{context}");
+            let outputs = run_to_end(&world.executor(2), &setup, &feed, Restart::Fresh).await;
+            assert_same(&outputs, &expected, &context);
+            let before = world.lock().lasting();
+            world.resume();
+            assert_same(&zombie.await, &expected, &context);
+            assert_eq!(world.lock().lasting(), before, "{context}");
         }
     }
 }

@@ -6,6 +6,7 @@ pub mod account;
 pub mod collector;
 pub mod data;
 pub mod pipeline;
+mod seeds;
 pub mod splitting;
 
 pub use account::account;
@@ -13,6 +14,7 @@ pub use data::{Shape, records};
 pub use pipeline::{
     Feed, Order, Outputs, Pipeline, Redraw, Restart, Setup, assert_same, difference, reads, run_to_end, undisturbed,
 };
+pub use seeds::{Seeds, are_chosen, seeds};
 
 /// The command `payguard` as it was built beside the running test.
 ///
@@ -24,18 +26,4 @@ pub fn payguard() -> PathBuf {
     let path = test.parent().and_then(Path::parent).expect("target/<profile>/deps").join("payguard");
     assert!(path.exists(), "{} is missing: build it with `cargo build --release -p payguard`", path.display());
     path
-}
-
-/// The seeds to run: those of `SIM_SEEDS` (`17`, `3,17` or `0..500`), otherwise the first `count`.
-///
-/// # Panics
-/// When `SIM_SEEDS` is something else.
-#[must_use]
-pub fn seeds(count: u64) -> Vec<u64> {
-    let Ok(text) = std::env::var("SIM_SEEDS") else { return (0..count).collect() };
-    let number = |part: &str| part.trim().parse::<u64>().expect("SIM_SEEDS is `17`, `3,17` or `0..500`");
-    match text.split_once("..") {
-        Some((from, to)) => (number(from)..number(to)).collect(),
-        None => text.split(',').map(number).collect(),
-    }
 }

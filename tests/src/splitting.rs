@@ -138,8 +138,8 @@ async fn ended(running: Running) -> Result<ConsumerTask, String> {
     running.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
 }
 
-/// One process has committed and is about to split a page, another one has read the head and lists pages. Then the first
-/// goes on and makes so many commits more, and after it the second. What is published in the end is returned.
+/// One process has committed and is about to split a page, another one has read the head and lists pages. Then the
+/// first goes on and makes so many commits more, and after it the second. Returns what is published in the end.
 ///
 /// # Errors
 /// What is broken.

@@ -75,6 +75,23 @@ pub enum Fault {
     Pause,
 }
 
+impl Fault {
+    /// Its name, without numbers.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Fault::FailBefore => "FailBefore",
+            Fault::FailAfter => "FailAfter",
+            Fault::UnknownBefore => "UnknownBefore",
+            Fault::UnknownAfter => "UnknownAfter",
+            Fault::UnknownLater(_) => "UnknownLater",
+            Fault::CrashBefore => "CrashBefore",
+            Fault::CrashAfter => "CrashAfter",
+            Fault::Pause => "Pause",
+        }
+    }
+}
+
 /// Faults drawn for every operation.
 #[derive(Clone, Debug)]
 pub struct RandomFaults {

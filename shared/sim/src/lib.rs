@@ -5,10 +5,12 @@
 
 pub mod check;
 pub mod conformance;
+pub mod coverage;
 pub mod faults;
 pub mod reference;
 pub mod rng;
 mod stores;
+mod story;
 pub mod world;
 
 pub use faults::{Fault, FaultPlan, OpKind};

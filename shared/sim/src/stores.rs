@@ -36,12 +36,14 @@ impl Ledger for SimWorld {
 
     async fn commit(&self, task: &TaskId, head: &Head, row: &CommitRow) -> Result<CommitReply, StoreError> {
         // Through their stored form, as with a real table.
+        let target = format!("{task} {} by {}", row.seq, row.attempt);
         let (owner, head, row) = (task.clone(), head.encode_to_vec(), row.encode_to_vec());
         let commit = move |world: &mut World| {
             let bad = |e: prost::DecodeError| corrupt("commit", owner.to_string(), e);
             world.commit(&owner, Head::decode(&head[..]).map_err(bad)?, CommitRow::decode(&row[..]).map_err(bad)?)
         };
-        self.operate(OpKind::Commit, task.to_string(), commit, Some(CommitReply::Unknown("simulated".into()))).await
+        let unknown = CommitReply::Unknown("simulated".into());
+        self.operate(OpKind::Commit, target, commit, Some(unknown)).await
     }
 
     async fn load_row(&self, task: &TaskId, seq: Seq) -> Result<Option<CommitRow>, StoreError> {
@@ -167,6 +169,7 @@ impl World {
         let at = log.head.as_ref().map_or(0, |h| h.seq);
         let follows = at + 1 == row.seq || bites(Mutant::NoHeadCondition);
         if !(follows && !log.rows.contains_key(&row.seq) || bites(Mutant::OverwriteRows)) {
+            self.story.tell(|| format!("        refused: {task} is at {at}"));
             return Ok(CommitReply::Refused);
         }
         if let Err(violation) = check_commit(log, &head, &row) {

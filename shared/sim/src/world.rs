@@ -17,7 +17,9 @@ use payguard_model::ProcessingTime;
 use tokio::sync::Notify;
 
 use crate::check::Reads;
+use crate::coverage;
 use crate::faults::{Fault, FaultPlan, OpKind};
+use crate::story::Story;
 
 /// A task's part of the ledger.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -72,6 +74,7 @@ pub struct World {
     pub violations: Vec<String>,
     pub(crate) now_ms: i64,
     pub(crate) attempts: u64,
+    pub(crate) story: Story,
     ops_of: BTreeMap<usize, u64>,
     dead: BTreeSet<usize>,
     paused: bool,
@@ -107,7 +110,9 @@ impl SimWorld {
     /// An empty world at processing time `now_ms`, seen by executor 0.
     #[must_use]
     pub fn new(now_ms: i64) -> SimWorld {
-        let world = World { now_ms, ..World::default() };
+        let mut world = World { now_ms, ..World::default() };
+        coverage::run();
+        world.story.tell(|| "== a new world".to_owned());
         SimWorld { world: Arc::new(Mutex::new(world)), resume: Arc::new(Notify::new()), executor: 0, between: None }
     }
 
@@ -207,7 +212,9 @@ impl SimWorld {
         if let Some(between) = &self.between {
             between().await;
         }
-        let Some(verdict) = self.lock().begin(self.executor, kind) else { return std::future::pending().await };
+        let Some(verdict) = self.lock().begin(self.executor, kind, &target) else {
+            return std::future::pending().await;
+        };
         if verdict.before_ms > 0 {
             tokio::time::sleep(Duration::from_millis(verdict.before_ms)).await;
         }
@@ -235,6 +242,9 @@ impl SimWorld {
                 apply(&mut self.lock())
             }
         };
+        if let Err(error) = &answer {
+            self.lock().story.tell(|| format!("        executor {} is told: {error}", self.executor));
+        }
         if verdict.after_ms > 0 {
             tokio::time::sleep(Duration::from_millis(verdict.after_ms)).await;
         }
@@ -249,7 +259,7 @@ impl SimWorld {
 
 impl World {
     /// Counts an operation and says how it goes; `None` for a process that has crashed.
-    fn begin(&mut self, executor: usize, kind: OpKind) -> Option<Verdict> {
+    fn begin(&mut self, executor: usize, kind: OpKind, target: &str) -> Option<Verdict> {
         if self.dead.contains(&executor) {
             return None;
         }
@@ -261,6 +271,11 @@ impl World {
         *of_executor += 1;
         let fault = self.plan.decide(global, executor, index, kind);
         let (before_ms, after_ms) = self.plan.latency();
+        coverage::operation(kind, fault);
+        self.story.tell(|| {
+            let fault = fault.map_or_else(String::new, |fault| format!("  <- {fault:?}"));
+            format!("{global:>6}  executor {executor:<2}  {:<13} {target}{fault}", format!("{kind:?}"))
+        });
         Some(Verdict { fault, before_ms, after_ms })
     }
 
