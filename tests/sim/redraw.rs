@@ -189,7 +189,7 @@ fn assert_profiles_in_order(outputs: &Outputs, context: &str) -> i64 {
 /// What is aligned loosely may give other alerts; nothing is lost or doubled, and a card's profiles stay in order.
 #[tokio::test(start_paused = true)]
 async fn without_strict_alignment_nothing_is_lost_and_every_key_keeps_its_order() {
-    for (seed, mode) in seeds(40).into_iter().flat_map(|s| [(s, AlignmentMode::Drift), (s, AlignmentMode::Off)]) {
+    for (seed, mode) in seeds(40).flat_map(|s| [(s, AlignmentMode::Drift), (s, AlignmentMode::Off)]) {
         let mut rng = Rng::new(seed);
         let feed = Feed::drawn(seed, 120, Shape::TIDY, 1 + usize::try_from(rng.below(20)).expect("small"));
         let mut setup = busy(Setup::full().with_shards(2));
