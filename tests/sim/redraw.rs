@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
 
+use payguard_engine::StageId;
+use payguard_engine::layout::Layout;
 use payguard_engine::task::Budget;
 use payguard_model::{CardProfile, ProcessingTime};
 use payguard_sim::{Fault, FaultPlan, Rng, SimWorld};
@@ -235,5 +237,37 @@ async fn a_sink_that_is_behind_reads_the_old_tasks_to_their_end_first() {
         pipeline.finish().await.expect("no fault");
         let published = assert_profiles_in_order(&Outputs::of(&world), &format!("SIM_SEEDS={seed}"));
         assert!(published > 150, "{published} profiles");
+    }
+}
+
+/// A command that died has sealed some of the tasks: whoever takes over from those alone waits for the others, and the
+/// command that is repeated goes on, also when the tasks have run meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_redrawing_that_died_between_two_tasks_is_taken_up_after_the_tasks_have_run() {
+    let feed = Feed::drawn(5, 60, Shape::DIRTY, 11);
+    for (first, shards) in [(2, 4), (4, 2), (2, 3), (3, 2)] {
+        let setup = Setup::full().with_shards(first).with(|s| s.records_per_commit = 5);
+        let (_, expected) = undisturbed(&setup, &feed).await;
+        let setup = redrawn(&setup, &[(0, stage::RULES, shards)]);
+        for sealed in 0..=first {
+            let context = format!("{first} to {shards} shards, {sealed} sealed");
+            let (world, mut feed) = (SimWorld::new(NOW_MS), feed.clone());
+            let mut pipeline = Pipeline::new(&world, &setup, 1);
+            pipeline.begin(&feed).await.expect("no fault");
+            for _ in 0..3 {
+                pipeline.deliver_all(&mut feed).await.expect("no fault");
+                pipeline.run_consumers().await.expect("no fault");
+            }
+            let layout = Layout::first(first);
+            for shard in 0..sealed {
+                let mut task = pipeline.consumer(&layout.task(&StageId::new(stage::RULES), shard));
+                task.seal(layout.next(shards)).await.expect("no fault");
+            }
+            for _ in 0..3 {
+                pipeline.run_consumers().await.expect("no fault");
+            }
+            let found = run_to_end(&world, &setup, &feed, Restart::Fresh).await;
+            assert_equal(found, &expected, &context);
+        }
     }
 }

@@ -317,7 +317,12 @@ impl Pipeline {
         pipeline
     }
 
-    fn consumer(&self, id: &TaskId) -> ConsumerTask {
+    /// A task that reads logs, with fresh memory.
+    ///
+    /// # Panics
+    /// When the topology has no plan for it.
+    #[must_use]
+    pub fn consumer(&self, id: &TaskId) -> ConsumerTask {
         let topology = self.setup.topology();
         let plan = topology.plan(id).expect("a plan for every task");
         let body = body(&self.world, &self.setup, &topology, &id.stage).unwrap_or_else(|| self.enrich.clone());
@@ -502,10 +507,19 @@ impl Pipeline {
     /// The first error of an invocation.
     pub async fn run_consumers(&mut self) -> Result<bool, EngineError> {
         let budget = Budget { until: ProcessingTime(i64::MAX), commits: self.commits };
-        let mut ended = true;
+        let (mut ended, mut following) = (true, Vec::new());
         for consumer in &mut self.consumers {
             let report = consumer.run(budget).await?;
             ended &= report.ended || report.sealed.is_some();
+            following.extend(report.sealed.into_iter().flat_map(|layout| layout.tasks(&consumer.id().stage)));
+        }
+        // Who takes over is started as soon as one task says who, and may find that others have not handed over yet.
+        for id in following {
+            if !self.consumers.iter().any(|task| *task.id() == id) {
+                let task = self.consumer(&id);
+                self.consumers.push(task);
+                ended = false;
+            }
         }
         Ok(ended)
     }

@@ -7,7 +7,7 @@ use payguard_model::{EventTime, KEY_GROUPS, KeyGroup, ProcessingTime, key_group}
 use super::batch::{self, Batch};
 use super::committer::{Proposal, commit, wake_consumers};
 use super::flush::{dirty_bytes, flush, remove};
-use super::handover::{self, Begun};
+use super::handover;
 use super::live::Live;
 use super::passed::unless_passed;
 use super::recover::{apply_rows, load_state};
@@ -94,7 +94,7 @@ impl ConsumerTask {
                 report.busy = true;
                 return Ok(report);
             }
-            if self.live.is_none() && handover::begin(&self.env, &self.plan).await? != Begun::Yes {
+            if self.live.is_none() && !handover::begin(&self.env, &self.plan).await? {
                 self.release_lease().await?;
                 return Ok(report);
             }

@@ -19,15 +19,6 @@ use crate::layout::{FIRST, Layout, inherit, place};
 use crate::row::Head;
 use crate::teeth::{Mutant, bites};
 
-/// What became of a task's beginning.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Begun {
-    /// It has a head, or needs none to begin.
-    Yes,
-    /// Not yet: this task of the layout before has not handed over.
-    Waits(TaskId),
-}
-
 /// Redraws the shards of a stage: seals the tasks it has, then has the new ones begin. Returns the layout it has then.
 ///
 /// `task` makes a task by its id, to be used here alone. What was begun and did not come to its end is taken up by the
@@ -58,7 +49,7 @@ pub async fn redraw(
         futures_util::future::try_join_all(seals).await?;
     }
     let begins = next.tasks(stage).into_iter().map(async |id| {
-        begin(env, task(&id)?.plan()).await?;
+        begun(env, task(&id)?.plan()).await?;
         env.waker.wake(&id).await;
         Ok::<(), EngineError>(())
     });
@@ -77,6 +68,7 @@ impl ConsumerTask {
     /// # Cancel safety
     /// As [`ConsumerTask::run`].
     pub async fn seal(&mut self, next: Layout) -> Result<(), EngineError> {
+        begun(&self.env, &self.plan).await?;
         loop {
             let stored = patiently(&self.env.settings, || self.env.ledger.load_head(self.id())).await?;
             let mut head = stored.unwrap_or_else(|| Head { shards: self.plan.layout.shards, ..Head::empty() });
@@ -124,6 +116,15 @@ impl ConsumerTask {
     }
 }
 
+/// Has a task begin whose predecessors have all handed over.
+async fn begun(env: &Env, plan: &TaskPlan) -> Result<(), EngineError> {
+    if begin(env, plan).await? {
+        return Ok(());
+    }
+    let detail = "a task is known although the layout before has not handed over".to_owned();
+    Err(EngineError::Broken { task: plan.task.to_string(), invariant: "INV-1", detail })
+}
+
 /// The layout that one of these tasks is sealed for.
 async fn sealed_for(env: &Env, tasks: &[TaskId]) -> Result<Option<Layout>, EngineError> {
     let heads = tasks.iter().map(|task| patiently(&env.settings, || env.ledger.load_head(task)));
@@ -131,28 +132,22 @@ async fn sealed_for(env: &Env, tasks: &[TaskId]) -> Result<Option<Layout>, Engin
     Ok(heads.into_iter().flatten().find_map(|head| head.sealed))
 }
 
-/// Makes the first commit of a task of a redrawn layout, unless it has been made.
+/// Makes the first commit of a task of a redrawn layout, unless it has been made; false when it has to wait.
+///
+/// It waits for *all* tasks of the layout before, those of other key groups too: as long as one of them has not handed
+/// over, nobody but a redrawing may know the new layout, or what was begun could not be told from what is complete.
 ///
 /// # Errors
 /// When a store fails, or a task of the layout before was sealed for another layout than this.
-pub async fn begin(env: &Env, plan: &TaskPlan) -> Result<Begun, EngineError> {
+pub async fn begin(env: &Env, plan: &TaskPlan) -> Result<bool, EngineError> {
     if plan.layout.generation == FIRST {
-        return Ok(Begun::Yes);
+        return Ok(true);
     }
     loop {
         if patiently(&env.settings, || env.ledger.load_head(&plan.task)).await?.is_some() {
-            return Ok(Begun::Yes);
+            return Ok(true);
         }
-        let mut sealed: Vec<(Range<u32>, Head)> = Vec::new();
-        for (before, groups) in predecessors(env, plan).await? {
-            let head = patiently(&env.settings, || env.ledger.load_head(&before)).await?;
-            let Some(head) = head.filter(Head::is_handed_over) else { return Ok(Begun::Waits(before)) };
-            if head.sealed != Some(plan.layout) {
-                let detail = format!("{before} was sealed for {:?}, not for {:?}", head.sealed, plan.layout);
-                return Err(EngineError::Broken { task: plan.task.to_string(), invariant: "INV-1", detail });
-            }
-            sealed.push((groups, head));
-        }
+        let Some(sealed) = predecessors(env, plan).await? else { return Ok(false) };
         patiently(&env.settings, || env.ledger.register(&plan.task)).await?;
         let mut head = inherit(plan.layout, &sealed);
         let proposal = Proposal::after(&head, env.clock.now());
@@ -164,15 +159,28 @@ pub async fn begin(env: &Env, plan: &TaskPlan) -> Result<Begun, EngineError> {
     }
 }
 
-/// The tasks of the layout before that own key groups of this one, with their key groups.
-async fn predecessors(env: &Env, plan: &TaskPlan) -> Result<Vec<(TaskId, Range<u32>)>, EngineError> {
+/// The tasks of the layout before that own key groups of this one: their key groups and heads; `None` as long as one of
+/// that layout has not handed over.
+async fn predecessors(env: &Env, plan: &TaskPlan) -> Result<Option<Vec<(Range<u32>, Head)>>, EngineError> {
     let stage = &plan.task.stage;
     let mut registered = patiently(&env.settings, || env.ledger.tasks(stage)).await?;
     registered.retain(|task| place(task, plan.first).is_some_and(|(l, _)| l.generation < plan.layout.generation));
     let before = Layout::newest(plan.first, &registered);
     let mine = plan.groups();
-    let all = (0..before.shards).map(|shard| (before.task(stage, shard), before.groups(shard)));
-    Ok(all.filter(|(_, groups)| groups.start < mine.end && mine.start < groups.end).collect())
+    let mut overlapping = Vec::new();
+    for (shard, task) in (0..).zip(before.tasks(stage)) {
+        let head = patiently(&env.settings, || env.ledger.load_head(&task)).await?;
+        let Some(head) = head.filter(Head::is_handed_over) else { return Ok(None) };
+        if head.sealed != Some(plan.layout) {
+            let detail = format!("{task} was sealed for {:?}, not for {:?}", head.sealed, plan.layout);
+            return Err(EngineError::Broken { task: plan.task.to_string(), invariant: "INV-1", detail });
+        }
+        let groups = before.groups(shard);
+        if groups.start < mine.end && mine.start < groups.end {
+            overlapping.push((groups, head));
+        }
+    }
+    Ok(Some(overlapping))
 }
 
 /// Looks, from time to time, whether the shards of the consumers were redrawn; true when they were.
