@@ -11,7 +11,9 @@ use payguard_model::{CardProfile, ProcessingTime};
 use payguard_sim::{Fault, FaultPlan, Rng, SimWorld};
 use payguard_tests::collector::collecting;
 use payguard_tests::data::NOW_MS;
-use payguard_tests::{Feed, Outputs, Pipeline, Redraw, Restart, Setup, Shape, run_to_end, seeds, undisturbed};
+use payguard_tests::{
+    Feed, Outputs, Pipeline, Redraw, Restart, Setup, Shape, interleaved, run_to_end, seeds, undisturbed,
+};
 use payguard_topology::config::AlignmentMode;
 use payguard_topology::stage;
 
@@ -162,15 +164,7 @@ async fn processes_that_interleave_at_random_and_redraw_publish_everything_once(
         let setup = redrawn(&setup, &[(10, stage::WINDOW, 3), (25, stage::RULES, 1), (40, stage::RULES, 4)]);
         let world = SimWorld::new(NOW_MS);
         let plan = if seed % 4 < 2 { FaultPlan::default() } else { FaultPlan::random(seed, 15, true) };
-        world.plan(plan.with_latency(seed, 40));
-        let worlds = [world.executor(1), world.executor(2), world.executor(3)];
-        let [a, b, c] = [7, 11, 30].map(|batch| feed.in_batches(batch));
-        let results = tokio::join!(
-            run_to_end(&worlds[0], &setup, &a, Restart::Warm),
-            run_to_end(&worlds[1], &setup, &b, Restart::Fresh),
-            run_to_end(&worlds[2], &setup, &c, Restart::Warm),
-        );
-        for result in [results.0, results.1, results.2] {
+        for result in interleaved(&world, &setup, &feed, (seed, plan)).await {
             assert_equal(result, &expected, &format!("SIM_SEEDS={seed}"));
         }
     }

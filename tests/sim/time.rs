@@ -9,7 +9,8 @@ use payguard_model::FraudAlert;
 use payguard_sim::SimWorld;
 use payguard_sim::reference::RawRecord;
 use payguard_tests::data::{NOW_MS, START_MS, payment_json};
-use payguard_tests::pipeline::{as_source, source_id};
+use payguard_tests::feed::as_source;
+use payguard_tests::pipeline::source_id;
 use payguard_tests::{Feed, Order, Outputs, Pipeline, Setup, Shape, account, are_chosen, reads, records, seeds};
 use payguard_topology::config::AlignmentMode;
 

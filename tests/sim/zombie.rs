@@ -6,8 +6,8 @@ use std::pin::pin;
 use payguard_sim::{Fault, FaultPlan, OpKind, SimWorld};
 use payguard_tests::data::NOW_MS;
 use payguard_tests::{
-    Feed, Outputs, Pipeline, Restart, Setup, Shape, account, assert_same, reads, records, run_to_end, seeds,
-    undisturbed,
+    Feed, Outputs, Pipeline, Restart, Setup, Shape, account, assert_same, interleaved, reads, records, run_to_end,
+    seeds, undisturbed,
 };
 
 /// Small commits, a flush after each.
@@ -74,15 +74,7 @@ async fn processes_that_interleave_at_random_publish_everything_once() {
         let (_, expected) = undisturbed(&setup, &feed).await;
         let world = SimWorld::new(NOW_MS);
         let plan = if seed % 4 < 2 { FaultPlan::default() } else { FaultPlan::random(seed, 15, true) };
-        world.plan(plan.with_latency(seed, 40));
-        let worlds = [world.executor(1), world.executor(2), world.executor(3)];
-        let [a, b, c] = [7, 11, 30].map(|batch| feed.in_batches(batch));
-        let results = tokio::join!(
-            run_to_end(&worlds[0], &setup, &a, Restart::Warm),
-            run_to_end(&worlds[1], &setup, &b, Restart::Fresh),
-            run_to_end(&worlds[2], &setup, &c, Restart::Warm),
-        );
-        for result in [results.0, results.1, results.2] {
+        for result in interleaved(&world, &setup, &feed, (seed, plan)).await {
             assert_same(&result, &expected, &format!("SIM_SEEDS={seed}"));
         }
     }

@@ -7,7 +7,7 @@ use payguard_model::{CardSession, MerchantStats};
 use payguard_sim::SimWorld;
 use payguard_topology::{stage, stream};
 
-use crate::pipeline::Outputs;
+use crate::outputs::Outputs;
 
 /// Checks the counts of a pipeline that has handled `delivered` records and has ended.
 ///

@@ -9,7 +9,7 @@ use payguard_sim::check::Reads;
 use payguard_sim::{Crashed, Rng, SimWorld};
 use payguard_topology::{collection, progress};
 
-use crate::pipeline::{Setup, reads};
+use crate::setup::{Setup, reads};
 
 /// The collector's number among the executors.
 pub const COLLECTOR: usize = 99;

@@ -5,16 +5,20 @@ use std::path::{Path, PathBuf};
 pub mod account;
 pub mod collector;
 pub mod data;
+pub mod feed;
+pub mod outputs;
 pub mod pipeline;
 mod seeds;
+pub mod setup;
 pub mod splitting;
 
 pub use account::account;
 pub use data::{Shape, records};
-pub use pipeline::{
-    Feed, Order, Outputs, Pipeline, Redraw, Restart, Setup, assert_same, difference, reads, run_to_end, undisturbed,
-};
+pub use feed::{Feed, Order};
+pub use outputs::{Outputs, assert_same, difference};
+pub use pipeline::{Pipeline, Restart, interleaved, run_to_end, undisturbed};
 pub use seeds::{Seeds, are_chosen, seeds};
+pub use setup::{Redraw, Setup, reads};
 
 /// The command `payguard` as it was built beside the running test.
 ///

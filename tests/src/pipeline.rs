@@ -1,282 +1,26 @@
 //! The whole pipeline on a simulated world, driven as the platform would: batches of a partition are delivered in
 //! order until they are acknowledged, consumers look for input again and again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use payguard_directory::{MerchantDirectory, SeededDirectory};
 use payguard_engine::layout::Layout;
 use payguard_engine::logic::SourceRecord;
-use payguard_engine::store::SinkRecord;
+use payguard_engine::task::Budget;
 use payguard_engine::task::broadcast::BroadcastTask;
 use payguard_engine::task::consumer::{ConsumerTask, MakeBody};
 use payguard_engine::task::handover;
 use payguard_engine::task::source::SourceTask;
-use payguard_engine::task::{Budget, Settings};
 use payguard_engine::{EngineError, StageId, TaskId};
 use payguard_model::{EventTime, ProcessingTime};
-use payguard_sim::check::Reads;
-use payguard_sim::reference::{Configured, Names, Published, RawRecord, Reference};
 use payguard_sim::{FaultPlan, Rng, SimWorld};
-use payguard_topology::config::{AlignmentMode, Shards};
-use payguard_topology::{Config, StageKind, Topology, payguard, stage};
+use payguard_topology::{Topology, stage};
 
-use crate::data::{Confirmation, NOW_MS, Shape};
+use crate::data::{Confirmation, NOW_MS};
 
-/// How a pipeline is set up.
-#[derive(Clone)]
-pub struct Setup {
-    /// Its configuration.
-    pub config: Config,
-    /// Numbers of the engine.
-    pub settings: Settings,
-    /// Commits of one invocation at most.
-    pub commits: u32,
-    /// Who knows the merchants' risks.
-    pub directory: Arc<dyn MerchantDirectory>,
-    /// Changes of the number of shards while payments flow, in order.
-    pub redraws: Vec<Redraw>,
-}
-
-/// A change of the number of shards of a stage.
-#[derive(Clone, Debug)]
-pub struct Redraw {
-    /// Once so many records are acknowledged.
-    pub after: u64,
-    /// The stage.
-    pub stage: &'static str,
-    /// Its shards from then on; another number than before.
-    pub shards: u32,
-}
-
-impl Default for Setup {
-    /// Strict alignment, limits that a few payments reach, small commits, segments in objects from 200 bytes on; no
-    /// confirmations.
-    fn default() -> Setup {
-        let mut config = Config::default();
-        config.rules.velocity_max_payments = 2;
-        config.rules.amount_spike_limit_minor = 6_000;
-        config.engine.alignment = AlignmentMode::Strict;
-        config.source.confirmations_topic.clear();
-        let settings = Settings {
-            records_per_commit: 16,
-            inline_bytes: 200,
-            flush_every_ms: i64::MAX,
-            store_tries: 3,
-            ..Settings::default()
-        };
-        Setup { config, settings, commits: u32::MAX, directory: Arc::new(SeededDirectory), redraws: Vec::new() }
-    }
-}
-
-impl Setup {
-    /// The default with confirmations: every stage takes part.
-    #[must_use]
-    pub fn full() -> Setup {
-        let mut setup = Setup::default();
-        setup.config.source.confirmations_topic = Config::default().source.confirmations_topic;
-        setup
-    }
-
-    /// The topology.
-    #[must_use]
-    pub fn topology(&self) -> Topology {
-        payguard(&self.config)
-    }
-
-    /// The same for another number of shards of every stage with state.
-    #[must_use]
-    pub fn with_shards(mut self, shards: u32) -> Setup {
-        self.config.shards = Shards::all(shards);
-        self
-    }
-
-    /// The same with other settings.
-    #[must_use]
-    pub fn with(mut self, change: impl FnOnce(&mut Settings)) -> Setup {
-        change(&mut self.settings);
-        self
-    }
-
-    /// What the naive model publishes for one partition of payments.
-    #[must_use]
-    pub fn reference(&self, records: &[RawRecord]) -> Published {
-        self.reference_of(&Feed::one(records, 1))
-    }
-
-    /// What the naive model publishes for a feed of one partition of payments.
-    #[must_use]
-    pub fn reference_of(&self, feed: &Feed) -> Published {
-        let names = Names {
-            alerts: payguard_publish::ALERTS_TOPIC,
-            dlq: payguard_publish::DLQ_TOPIC,
-            late: payguard_publish::LATE_TOPIC,
-            sessions: payguard_publish::SESSIONS_TOPIC,
-            totals: payguard_totals::TABLE,
-            confirmed: payguard_publish::CONFIRMED_TOPIC,
-            profiles: payguard_publish::PROFILES_TOPIC,
-            rejected_rules: payguard_publish::REJECTED_RULES_TOPIC,
-        };
-        let mut reference = Reference::new(Configured {
-            names,
-            policy: self.config.parse_policy(),
-            rules: self.config.default_rules(),
-            amount_limit: self.config.rules.amount_spike_limit_minor,
-            has_confirmations: self.config.has_confirmations(),
-            language: self.config.language(),
-            risk: seeded_risk,
-        });
-        let now = ProcessingTime(NOW_MS);
-        feed.rules.iter().filter_map(|r| r.value.as_deref()).for_each(|raw| reference.message(raw, now));
-        feed.partitions.iter().flatten().for_each(|r| reference.record(r, now));
-        feed.confirmations.iter().for_each(|c| reference.confirmation(&c.record, c.bound));
-        reference.finish()
-    }
-}
-
-/// The risk of the merchants of the tests, by the formula of the demonstration.
-fn seeded_risk(merchant: &str) -> &'static str {
-    let number = merchant.strip_prefix("m-").and_then(|digits| digits.parse::<u32>().ok());
-    match number {
-        Some(0 | 10 | 20 | 30 | 40) => "HIGH",
-        Some(n) if n < 50 && n % 3 == 0 => "MEDIUM",
-        Some(n) if n < 50 => "LOW",
-        _ => "UNKNOWN",
-    }
-}
-
-/// Who reads what.
-#[must_use]
-pub fn reads(topology: &Topology) -> Reads {
-    let names = |id: &StageId| topology.inputs(id).map(|s| s.name.to_owned()).collect();
-    let of_kind = |is_meant: fn(&StageKind) -> bool| -> BTreeSet<StageId> {
-        topology.stages.iter().filter(|s| is_meant(&s.kind)).map(|s| s.id.clone()).collect()
-    };
-    let tasks = topology.consumer_tasks().into_iter();
-    Reads {
-        streams: topology.stages.iter().map(|s| (s.id.clone(), names(&s.id))).collect(),
-        readers: tasks.filter_map(|task| topology.plan(&task).map(|plan| (task, plan.upstreams))).collect(),
-        stateful: of_kind(|kind| *kind == StageKind::Operators),
-        kept: of_kind(|kind| matches!(kind, StageKind::Broadcast { .. })),
-    }
-}
-
-/// How batches of several partitions follow each other.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Order {
-    /// One batch of each in turn.
-    InTurn,
-    /// A whole partition, then the next.
-    OneAfterTheOther,
-}
-
-/// Kafka partitions and how far their delivery is acknowledged.
-#[derive(Clone, Debug)]
-pub struct Feed {
-    partitions: Vec<Vec<RawRecord>>,
-    acknowledged: Vec<usize>,
-    confirmations: Vec<Confirmation>,
-    confirmed: usize,
-    /// Messages of the rules' topic, all decided about before the first payment.
-    rules: Vec<RawRecord>,
-    batch: usize,
-    order: Order,
-}
-
-impl Feed {
-    /// One partition, delivered in batches of `batch`.
-    #[must_use]
-    pub fn one(records: &[RawRecord], batch: usize) -> Feed {
-        Feed::many(vec![records.to_vec()], batch, Order::InTurn)
-    }
-
-    /// Several partitions.
-    #[must_use]
-    pub fn many(partitions: Vec<Vec<RawRecord>>, batch: usize, order: Order) -> Feed {
-        let acknowledged = vec![0; partitions.len()];
-        Feed { acknowledged, partitions, confirmations: Vec::new(), confirmed: 0, rules: Vec::new(), batch, order }
-    }
-
-    /// The same with confirmations, one partition.
-    #[must_use]
-    pub fn confirmed(self, confirmations: Vec<Confirmation>) -> Feed {
-        Feed { confirmations, ..self }
-    }
-
-    /// The same with messages that change the rules before the first payment.
-    #[must_use]
-    pub fn ruled(self, messages: &[&str]) -> Feed {
-        let record = |(offset, text): (i64, &&str)| {
-            let value = Some(text.as_bytes().to_vec());
-            RawRecord { offset, timestamp: None, value }
-        };
-        Feed { rules: (0..).zip(messages).map(record).collect(), ..self }
-    }
-
-    /// One partition, its confirmations, and messages of which one is refused: every stage has something to do.
-    #[must_use]
-    pub fn full(seed: u64, records: &[RawRecord], batch: usize) -> Feed {
-        let messages =
-            [r#"{"velocityMaxPayments":1,"blockedCountries":["XX"]}"#, "[]", r#"{"blockedCountries":["PL"]}"#];
-        Feed::one(records, batch).confirmed(crate::data::confirmations(seed, records)).ruled(&messages)
-    }
-
-    /// [`Feed::full`] of `count` records drawn from the seed, with everything that raises an alert.
-    #[must_use]
-    pub fn drawn(seed: u64, count: usize, shape: Shape, batch: usize) -> Feed {
-        Feed::full(seed, &crate::data::records(seed, count, shape.attacked()), batch)
-    }
-
-    /// The same feed from its beginning in batches of another size.
-    #[must_use]
-    pub fn in_batches(&self, batch: usize) -> Feed {
-        Feed { batch, ..self.clone() }
-    }
-
-    /// Whether a partition has a record that is not acknowledged.
-    #[must_use]
-    pub fn has_more(&self) -> bool {
-        !self.ready().is_empty() || self.confirmed < self.confirmations.len()
-    }
-
-    /// Records that are acknowledged.
-    #[must_use]
-    pub fn acknowledged(&self) -> u64 {
-        (self.acknowledged.iter().sum::<usize>() + self.confirmed) as u64
-    }
-
-    /// Records in all partitions, those of confirmations included.
-    #[must_use]
-    pub fn len(&self) -> u64 {
-        self.partitions.iter().map(|p| p.len() as u64).sum::<u64>() + self.confirmations.len() as u64
-    }
-
-    /// Whether there is no record.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The partitions that have a batch to deliver now.
-    fn ready(&self) -> Vec<usize> {
-        let open = (0..self.partitions.len()).filter(|p| self.acknowledged[*p] < self.partitions[*p].len());
-        match self.order {
-            Order::InTurn => open.collect(),
-            Order::OneAfterTheOther => open.take(1).collect(),
-        }
-    }
-}
-
-/// A raw record as the engine takes it.
-#[must_use]
-pub fn as_source(record: &RawRecord) -> SourceRecord<'_> {
-    SourceRecord {
-        offset: record.offset,
-        timestamp: record.timestamp.map(EventTime),
-        value: record.value.as_deref(),
-        watermark_bound: None,
-    }
-}
+use crate::feed::{Feed, as_source};
+use crate::outputs::Outputs;
+use crate::setup::{Redraw, Setup, reads};
 
 /// All tasks of a pipeline in one process, with fresh memory.
 pub struct Pipeline {
@@ -641,78 +385,20 @@ pub async fn undisturbed(setup: &Setup, feed: &Feed) -> (SimWorld, Outputs) {
     (world, outputs)
 }
 
-/// The first record that differs, if one does.
-#[must_use]
-pub fn difference(found: &Outputs, expected: &Outputs) -> Option<String> {
-    for (found, expected) in [(&found.publish, &expected.publish), (&found.totals, &expected.totals)] {
-        let show = |r: Option<&SinkRecord>| r.map(|r| format!("{}: {}", r.topic, String::from_utf8_lossy(&r.value)));
-        let at = (0..found.len().max(expected.len())).find(|i| found.get(*i) != expected.get(*i));
-        if let Some(at) = at {
-            let (got, wanted) = (show(found.get(at)), show(expected.get(at)));
-            let (of, instead) = (found.len(), expected.len());
-            return Some(format!("record {at} of {of} (expected {instead}):\n{got:?}\n{wanted:?}"));
-        }
-    }
-    None
-}
-
-/// Fails a test with the first record that differs.
-///
-/// # Panics
-/// When the run failed or published something else.
-#[track_caller]
-pub fn assert_same(found: &Result<Outputs, String>, expected: &Outputs, context: &str) {
-    match found {
-        Ok(found) => {
-            if let Some(difference) = difference(found, expected) {
-                panic!("{context}: {difference}");
-            }
-        }
-        Err(error) => panic!("{context}: {error}"),
-    }
-}
-
-/// What the sinks hold.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Outputs {
-    /// Records of all topics in the order they were published.
-    pub publish: Vec<SinkRecord>,
-    /// Records of the table of totals in order.
-    pub totals: Vec<SinkRecord>,
-}
-
-impl Outputs {
-    /// Reads the sinks of a world.
-    #[must_use]
-    pub fn of(world: &SimWorld) -> Outputs {
-        let world = world.lock();
-        let of = |stage: &str| -> Vec<SinkRecord> {
-            world.sinks.iter().filter(|(t, _)| &*t.stage.0 == stage).flat_map(|(_, s)| s.records.clone()).collect()
-        };
-        Outputs { publish: of(stage::PUBLISH), totals: of(stage::TOTALS) }
-    }
-
-    /// By topic or table, each in order.
-    #[must_use]
-    pub fn by_topic(&self) -> Published {
-        let mut published = Published::new();
-        for record in self.publish.iter().chain(&self.totals) {
-            published.entry(record.topic).or_default().push(record.clone());
-        }
-        published
-    }
-
-    /// By topic or table, each sorted.
-    #[must_use]
-    pub fn sets(&self) -> Published {
-        let mut published = self.by_topic();
-        published.values_mut().for_each(|r| r.sort_by(|a, b| (&a.key, &a.value).cmp(&(&b.key, &b.value))));
-        published
-    }
-
-    /// The last emission of every window, by merchant and start.
-    #[must_use]
-    pub fn final_totals(&self) -> BTreeMap<String, Vec<u8>> {
-        self.totals.iter().map(|r| (r.key.clone(), r.value.clone())).collect()
-    }
+/// Three processes with batches of different sizes that interleave at random, by the latencies and faults of `plan`.
+pub async fn interleaved(
+    world: &SimWorld,
+    setup: &Setup,
+    feed: &Feed,
+    (seed, plan): (u64, FaultPlan),
+) -> [Result<Outputs, String>; 3] {
+    world.plan(plan.with_latency(seed, 40));
+    let worlds = [world.executor(1), world.executor(2), world.executor(3)];
+    let [a, b, c] = [7, 11, 30].map(|batch| feed.in_batches(batch));
+    let results = tokio::join!(
+        run_to_end(&worlds[0], setup, &a, Restart::Warm),
+        run_to_end(&worlds[1], setup, &b, Restart::Fresh),
+        run_to_end(&worlds[2], setup, &c, Restart::Warm),
+    );
+    results.into()
 }

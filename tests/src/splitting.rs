@@ -17,7 +17,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::data::{NOW_MS, START_MS, payment_json};
-use crate::pipeline::{Feed, Outputs, Pipeline, Setup, reads};
+use crate::feed::Feed;
+use crate::outputs::Outputs;
+use crate::pipeline::Pipeline;
+use crate::setup::{Setup, reads};
 
 /// The key group of the crowd.
 const GROUP: KeyGroup = KeyGroup(7);

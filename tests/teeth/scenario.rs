@@ -163,8 +163,14 @@ async fn turns(seed: u64, broken: Option<Mutant>) -> Result<(), String> {
     same(Ok(Outputs::of(&world)), &expected)
 }
 
-async fn sleeper(seed: u64, broken: Option<Mutant>) -> Result<(), String> {
-    let (setup, feed) = (busy(), Feed::drawn(seed, 60, Shape::DIRTY, 17));
+/// One sleeps at an operation until `meanwhile` is over.
+async fn beside_a_sleeper(
+    seed: u64,
+    broken: Option<Mutant>,
+    feed: Feed,
+    meanwhile: impl AsyncFnOnce(&SimWorld, &Setup, &Outputs) -> Result<(), String>,
+) -> Result<(), String> {
+    let setup = busy();
     let (calm, expected) = undisturbed(&setup, &feed).await;
     let _broken = broken.map(Broken::new);
     let world = watched();
@@ -174,36 +180,34 @@ async fn sleeper(seed: u64, broken: Option<Mutant>) -> Result<(), String> {
     if let Some(outputs) = asleep.until_paused(&mut zombie).await {
         return same(outputs, &expected);
     }
-    same(run_to_end(&world.executor(2), &setup, &feed, Restart::Fresh).await, &expected)?;
+    meanwhile(&world, &setup, &expected).await?;
     world.resume();
     same(zombie.await, &expected)
 }
 
+async fn sleeper(seed: u64, broken: Option<Mutant>) -> Result<(), String> {
+    let feed = Feed::drawn(seed, 60, Shape::DIRTY, 17);
+    beside_a_sleeper(seed, broken, feed.clone(), async |world, setup, expected| {
+        same(run_to_end(&world.executor(2), setup, &feed, Restart::Fresh).await, expected)
+    })
+    .await
+}
+
 async fn collected(seed: u64, broken: Option<Mutant>) -> Result<(), String> {
-    let (setup, feed) = (busy(), Feed::drawn(seed, 60, Shape::COARSE, 9));
-    let (calm, expected) = undisturbed(&setup, &feed).await;
-    let _broken = broken.map(Broken::new);
-    let world = watched();
-    world.plan(FaultPlan::of(1, pause_at(seed, &calm), Fault::Pause));
-    let asleep = world.executor(1);
-    let mut zombie = pin!(run_to_end(&asleep, &setup, &feed, Restart::Warm));
-    if let Some(outputs) = asleep.until_paused(&mut zombie).await {
-        return same(outputs, &expected);
-    }
-    let (mut part, mut rng) = (feed.clone(), Rng::new(seed));
-    let mut other = Pipeline::new(&world.executor(2), &setup, 1);
-    other.begin(&part).await.map_err(|e| e.to_string())?;
-    for _ in 0..=rng.below(5) {
-        other.deliver_all(&mut part).await.map_err(|e| e.to_string())?;
-        other.run_some(&mut rng).await.map_err(|e| e.to_string())?;
-    }
-    let outcome = collect_once(&world, &setup, everything(&setup)).await.map_err(|_| "the collector crashed")?;
-    world.check(&reads(&setup.topology()))?;
-    if let Some(error) = outcome.failed.first() {
-        return Err(error.to_string());
-    }
-    world.resume();
-    same(zombie.await, &expected)
+    let feed = Feed::drawn(seed, 60, Shape::COARSE, 9);
+    beside_a_sleeper(seed, broken, feed.clone(), async |world, setup, _| {
+        let (mut part, mut rng) = (feed, Rng::new(seed));
+        let mut other = Pipeline::new(&world.executor(2), setup, 1);
+        other.begin(&part).await.map_err(|e| e.to_string())?;
+        for _ in 0..=rng.below(5) {
+            other.deliver_all(&mut part).await.map_err(|e| e.to_string())?;
+            other.run_some(&mut rng).await.map_err(|e| e.to_string())?;
+        }
+        let outcome = collect_once(world, setup, everything(setup)).await.map_err(|_| "the collector crashed")?;
+        world.check(&reads(&setup.topology()))?;
+        outcome.failed.first().map_or(Ok(()), |error| Err(error.to_string()))
+    })
+    .await
 }
 
 async fn joining(seed: u64, broken: Option<Mutant>) -> Result<(), String> {

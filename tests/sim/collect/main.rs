@@ -17,7 +17,7 @@ use payguard_model::ProcessingTime;
 use payguard_sim::{Fault, FaultPlan, OpKind, Rng, SimWorld};
 use payguard_tests::collector::{COLLECTOR, collect_once, collecting, everything, garbage};
 use payguard_tests::data::NOW_MS;
-use payguard_tests::pipeline::as_source;
+use payguard_tests::feed::as_source;
 use payguard_tests::{
     Feed, Outputs, Pipeline, Restart, Setup, Shape, are_chosen, assert_same, reads, records, run_to_end, seeds,
     undisturbed,
