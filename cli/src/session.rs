@@ -1,6 +1,6 @@
 //! A pipeline over the embedded stack, opened for one command.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use payguard_aws::usage::Usage;
@@ -48,6 +48,17 @@ impl Session {
         let sink = Arc::new(FileSink::open(out, &topics, observer)?);
         Ok(Session { pipeline: LocalPipeline::new(Arc::new(config), env, sink, directory), usage, stack })
     }
+}
+
+/// The arguments of a command that looks into a pipeline.
+#[derive(clap::Args)]
+pub(crate) struct Place {
+    /// Folder with the durable state, of a run that goes on or has ended
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Does something with the stores of a state folder, in use or not.

@@ -1,6 +1,5 @@
 //! `payguard explain`: how an alert came about, from the ledger.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use payguard_engine::StageId;
@@ -15,7 +14,7 @@ use serde_json::json;
 use crate::Failure;
 use crate::config::ConfigArgs;
 use crate::log::Log;
-use crate::session::on_folder;
+use crate::session::{Place, on_folder};
 use crate::text::{date_time, duration};
 
 #[derive(clap::Args)]
@@ -24,18 +23,14 @@ pub(crate) struct Args {
     /// gc.retention_ms may have been collected
     #[arg(value_name = "ALERT_ID")]
     alert: String,
-    /// Folder with the durable state, of a run that goes on or has ended
-    #[arg(long, value_name = "DIR")]
-    state: PathBuf,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    place: Place,
 }
 
 pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure> {
-    let config = config.load_of(&args.state)?;
+    let config = config.load_of(&args.place.state)?;
     let topology = payguard(&config);
-    let found = on_folder(&args.state, &config, async |env| find(env, &topology, &args.alert).await)?;
+    let found = on_folder(&args.place.state, &config, async |env| find(env, &topology, &args.alert).await)?;
     let alert = match found {
         Found::Alert(alert) => alert,
         Found::Nothing { since_ms: None } => {
@@ -44,7 +39,7 @@ pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure>
         Found::Nothing { since_ms: Some(since) } => return Err(collected(&args.alert, since, &config).into()),
     };
     let decision = alert.decision.clone().unwrap_or_default();
-    if args.json {
+    if args.place.json {
         say!("{}", json!({ "alert": alert, "decision": decision }));
     } else {
         say!("{}", in_words(&alert, &decision, &config));

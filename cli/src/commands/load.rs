@@ -1,7 +1,6 @@
 //! `payguard load`: which stage is the bottleneck, and whether one task has more to do than the others.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use serde_json::json;
 
 use crate::Failure;
 use crate::config::ConfigArgs;
-use crate::session::on_folder;
+use crate::session::{Place, on_folder};
 use crate::text::{grouped, print};
 
 /// A stage that is busy for less than this share of the time holds nobody up.
@@ -21,15 +20,11 @@ const BOTTLENECK_PERCENT: u64 = 80;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Folder with the durable state, of a run that goes on or has ended
-    #[arg(long, value_name = "DIR")]
-    state: PathBuf,
+    #[command(flatten)]
+    place: Place,
     /// Look twice, this many seconds apart, and show what happened between; 0 shows everything since the beginning
     #[arg(long, default_value_t = 0)]
     seconds: u64,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// What one task did.
@@ -53,9 +48,9 @@ struct Stage {
 }
 
 pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure> {
-    let config = config.load_of(&args.state)?;
+    let config = config.load_of(&args.place.state)?;
     let topology = payguard(&config);
-    let (before, after) = on_folder(&args.state, &config, async |env| {
+    let (before, after) = on_folder(&args.place.state, &config, async |env| {
         let first = progress::heads(&*env.ledger, &topology).await?;
         if args.seconds == 0 {
             return Ok((Vec::new(), first));
@@ -64,7 +59,7 @@ pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure>
         Ok((first, progress::heads(&*env.ledger, &topology).await?))
     })?;
     let stages = stages(&before, &after);
-    if args.json {
+    if args.place.json {
         let stages = stages.iter().map(|s| {
             json!({
                 "stage": s.id, "tasks": s.tasks, "busy_percent_max": s.busiest, "waiting_percent_min": s.waited,

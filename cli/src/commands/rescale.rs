@@ -1,6 +1,5 @@
 //! `payguard rescale`: another number of shards for a stage, while payments flow.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -10,7 +9,7 @@ use serde_json::json;
 
 use crate::Failure;
 use crate::config::ConfigArgs;
-use crate::session::on_folder;
+use crate::session::{Place, on_folder};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -19,24 +18,20 @@ pub(crate) struct Args {
     /// Its shards from now on, 1 to 128
     #[arg(value_name = "SHARDS")]
     to: u32,
-    /// Folder with the durable state, of a run that goes on or has been stopped
-    #[arg(long, value_name = "DIR")]
-    state: PathBuf,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    place: Place,
 }
 
 pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure> {
-    let config = config.load_of(&args.state)?;
+    let config = config.load_of(&args.place.state)?;
     let topology = payguard(&config);
-    let (done, elapsed) = on_folder(&args.state, &config, async |env| {
+    let (done, elapsed) = on_folder(&args.place.state, &config, async |env| {
         let started = Instant::now();
         let done = rescale(&config, &topology, env, &args.stage, args.to).await?;
         Ok((done, started.elapsed()))
     })?;
     let (from, to) = (done.from, done.to);
-    if args.json {
+    if args.place.json {
         say!(
             "{}",
             json!({

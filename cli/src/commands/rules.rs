@@ -1,6 +1,5 @@
 //! `payguard rules`: the rules in force, their history, and changes while payments flow.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use payguard_engine::task::Env;
@@ -15,7 +14,7 @@ use serde_json::{Map, Value, json};
 use crate::Failure;
 use crate::config::ConfigArgs;
 use crate::log::Log;
-use crate::session::on_folder;
+use crate::session::{Place, on_folder};
 use crate::text::date_time;
 
 #[derive(clap::Args)]
@@ -50,16 +49,6 @@ enum Action {
         /// The later version
         to: u64,
     },
-}
-
-#[derive(clap::Args)]
-struct Place {
-    /// Folder with the durable state, of a run that goes on or has ended
-    #[arg(long, value_name = "DIR")]
-    state: PathBuf,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// One version and when it was accepted, milliseconds since the epoch.

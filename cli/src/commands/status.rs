@@ -1,7 +1,6 @@
 //! `payguard status`: where every task stands.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use payguard_aws::system::SystemClock;
@@ -16,28 +15,24 @@ use serde_json::{Value, json};
 
 use crate::Failure;
 use crate::config::ConfigArgs;
-use crate::session::on_folder;
+use crate::session::{Place, on_folder};
 use crate::text::{duration, grouped, print, time_of_day};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Folder with the durable state, of a run that goes on or has ended
-    #[arg(long, value_name = "DIR")]
-    state: PathBuf,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    place: Place,
 }
 
 pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure> {
-    let config = config.load_of(&args.state)?;
+    let config = config.load_of(&args.place.state)?;
     let topology = payguard(&config);
-    let (heads, collected) = on_folder(&args.state, &config, async |env| {
+    let (heads, collected) = on_folder(&args.place.state, &config, async |env| {
         Ok((progress::heads(&*env.ledger, &topology).await?, env.ledger.collected().await?))
     })?;
     let rows = progress::of(&topology, &heads);
     let stuck = progress::stuck(&rows, SystemClock.now());
-    if args.json {
+    if args.place.json {
         say!("{}", json(&rows, &heads, &collected, stuck.as_deref()));
     } else {
         print(&table(&rows, SystemClock.now().0));
