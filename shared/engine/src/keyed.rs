@@ -66,12 +66,12 @@ pub struct KeyedRunner<O: KeyedOperator> {
     changed: Vec<SlotId>,
     /// Keys forgotten since the last delta that a delta or a page has.
     forgotten: Vec<Key>,
-    layout: Layout,
+    layout: PageLayout,
 }
 
 /// The pages the keys lie on, and which of them changed since the last flush.
 #[derive(Default)]
-struct Layout {
+struct PageLayout {
     /// By key group; 0 for those that are not there.
     depth: Vec<u8>,
     /// Key groups and prefixes.
@@ -81,7 +81,7 @@ struct Layout {
     left_behind: Vec<(u32, String)>,
 }
 
-impl Layout {
+impl PageLayout {
     fn depth_of(&self, group: u32) -> u8 {
         self.depth.get(group as usize).copied().unwrap_or(0)
     }
@@ -168,7 +168,7 @@ impl<O: KeyedOperator> KeyedRunner<O> {
             queues: Queues::default(),
             changed: Vec::new(),
             forgotten: Vec::new(),
-            layout: Layout::default(),
+            layout: PageLayout::default(),
         }
     }
 
