@@ -13,8 +13,8 @@
 //! * **INV-5** nothing that a reader may still need is collected.
 //! * **INV-6** every accepted input record is accounted for: emitted, counted, or in a dead-letter or late stream.
 //!
-//! Decisions are pure (`commit`, `resume`, `merge`, `keyed`, `segment`, `lease`, `gc`); `task` reads facts, lets them
-//! decide, and carries out the result through the traits in `store`.
+//! Decisions are pure (`commit`, `resume`, `merge`, `keyed`, `segment`, `layout`, `lease`, `gc`); `task` reads facts, lets
+//! them decide, and carries out the result through the traits in `store`.
 
 pub mod commit;
 pub mod error;
