@@ -195,7 +195,7 @@ impl Pipeline {
 
     /// Delivers one record after the other in the order of their arrival, each through all stages, as it is live.
     ///
-    /// Meant for [`AlignmentMode::Off`]: every stage then takes the records as they came.
+    /// Meant for a pipeline without alignment: every stage then takes the records as they came.
     ///
     /// # Errors
     /// The first error of an invocation.
