@@ -78,6 +78,29 @@ impl Feed {
         Feed { batch, ..self.clone() }
     }
 
+    /// Partitions of payments.
+    #[must_use]
+    pub fn partitions(&self) -> usize {
+        self.partitions.len()
+    }
+
+    /// The same feed with nothing acknowledged.
+    #[must_use]
+    pub fn from_the_start(&self) -> Feed {
+        Feed { acknowledged: vec![0; self.partitions.len()], confirmed: 0, ..self.clone() }
+    }
+
+    /// These records behind those of `earlier`, which has the same partitions.
+    #[must_use]
+    pub fn after(&self, earlier: &Feed) -> Feed {
+        let mut joined = earlier.from_the_start();
+        for (partition, more) in joined.partitions.iter_mut().zip(&self.partitions) {
+            let next = i64::try_from(partition.len()).unwrap_or(0);
+            partition.extend(more.iter().map(|r| RawRecord { offset: next + r.offset, ..r.clone() }));
+        }
+        joined
+    }
+
     /// Whether a partition has a record that is not acknowledged.
     #[must_use]
     pub fn has_more(&self) -> bool {

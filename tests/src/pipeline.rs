@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use payguard_engine::layout::Layout;
-use payguard_engine::logic::SourceRecord;
+use payguard_engine::logic::{SourceRecord, StageLogic};
 use payguard_engine::task::Budget;
 use payguard_engine::task::broadcast::BroadcastTask;
-use payguard_engine::task::consumer::{ConsumerTask, MakeBody};
+use payguard_engine::task::consumer::{Body, ConsumerTask, MakeBody};
 use payguard_engine::task::handover;
 use payguard_engine::task::source::SourceTask;
 use payguard_engine::{EngineError, StageId, TaskId};
 use payguard_model::{EventTime, ProcessingTime};
 use payguard_sim::{FaultPlan, Rng, SimWorld};
-use payguard_topology::{Topology, stage};
+use payguard_topology::{Stage, Topology, stage};
 
 use crate::data::{Confirmation, NOW_MS};
 
@@ -110,9 +110,7 @@ impl Pipeline {
             let stage = topology.stage(&id).expect("a stage of the topology");
             let newest = topology.layout(stage, self.world.lock().registry.get(&id).into_iter().flatten());
             if newest.generation <= *number + 1 {
-                let env = self.world.env(self.setup.settings.clone());
-                let first = Layout::first(stage.shards);
-                let done = handover::redraw(&env, &id, first, redraw.shards, &|id| Ok(self.consumer(id))).await;
+                let done = self.give(stage, redraw.shards).await;
                 // One that has come to its end may be followed by the next, which has not.
                 if !matches!(done, Err(EngineError::Sealed { .. }) if newest.generation == *number + 1) {
                     done?;
@@ -121,6 +119,26 @@ impl Pipeline {
         }
         self.add_consumers();
         Ok(())
+    }
+
+    /// Gives every stage the shards that another setup has.
+    ///
+    /// # Errors
+    /// The first error of a task.
+    pub async fn give_all(&mut self, wanted: &Setup) -> Result<(), EngineError> {
+        for stage in wanted.topology().stages.iter().filter(|stage| stage.kind.can_be_redrawn()) {
+            if let Some(own) = self.setup.topology().stage(&stage.id) {
+                self.give(own, stage.shards).await?;
+            }
+        }
+        self.add_consumers();
+        Ok(())
+    }
+
+    async fn give(&self, stage: &Stage, shards: u32) -> Result<Layout, EngineError> {
+        let env = self.world.env(self.setup.settings.clone());
+        let first = Layout::first(stage.shards);
+        handover::redraw(&env, &stage.id, first, shards, &|id| Ok(self.consumer(id))).await
     }
 
     /// Delivers everything that is not acknowledged, ends the partitions, and runs until every task has ended.
@@ -317,6 +335,17 @@ pub fn source_id(setup: &Setup, partition: usize) -> TaskId {
 
 fn partition_id(topic: &str, partition: usize) -> TaskId {
     TaskId::partition(&StageId::new(stage::PARSE), topic, i32::try_from(partition).unwrap_or(0))
+}
+
+/// The fresh operators of a stage with keyed state.
+#[must_use]
+pub fn fresh_operators(setup: &Setup, topology: &Topology, id: &StageId) -> Option<Box<dyn StageLogic>> {
+    let world = SimWorld::new(0);
+    let make = topology.stage(id).and_then(|_| body(&world, setup, topology, id))?;
+    match make() {
+        Body::Operators(logic) => Some(logic),
+        Body::Lookup(_) | Body::Sink(..) => None,
+    }
 }
 
 /// What a consumer stage does; `enrich` is made once per process.

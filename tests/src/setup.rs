@@ -144,11 +144,14 @@ pub fn reads(topology: &Topology) -> Reads {
     let of_kind = |is_meant: fn(&StageKind) -> bool| -> BTreeSet<StageId> {
         topology.stages.iter().filter(|s| is_meant(&s.kind)).map(|s| s.id.clone()).collect()
     };
+    let mut kept = of_kind(|kind| matches!(kind, StageKind::Broadcast { .. }));
+    // Its log says of which savepoint a pipeline was made.
+    kept.insert(StageId::new("restore"));
     let tasks = topology.consumer_tasks().into_iter();
     Reads {
         streams: topology.stages.iter().map(|s| (s.id.clone(), names(&s.id))).collect(),
         readers: tasks.filter_map(|task| topology.plan(&task).map(|plan| (task, plan.upstreams))).collect(),
         stateful: of_kind(|kind| *kind == StageKind::Operators),
-        kept: of_kind(|kind| matches!(kind, StageKind::Broadcast { .. })),
+        kept,
     }
 }

@@ -12,6 +12,7 @@ pub mod event;
 #[cfg(feature = "lambda")]
 pub mod lambda;
 pub mod s3;
+pub mod s3_files;
 mod sdk_error;
 pub mod system;
 pub mod tables;
@@ -20,4 +21,5 @@ pub mod usage;
 pub use client::{Clients, embedded_clients};
 pub use dynamo::{DynamoLedger, DynamoStateTable, Tables};
 pub use s3::S3Segments;
+pub use s3_files::S3Files;
 pub use usage::{Usage, UsageSnapshot};

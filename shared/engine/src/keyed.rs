@@ -18,6 +18,7 @@ use prost::Message;
 use xxhash_rust::xxh3::xxh3_64;
 
 mod entry;
+pub(crate) mod export;
 mod slots;
 
 use self::entry::{Entries, Entry};

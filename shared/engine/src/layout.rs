@@ -93,8 +93,12 @@ impl Taken {
     /// Whether it is ahead of a task that has read `inputs`: its records must be told apart as long as it is.
     #[must_use]
     pub fn is_ahead_of(&self, inputs: &BTreeMap<InputId, InputState>) -> bool {
-        let read = |id: &InputId| inputs.get(id).map_or(0, |state| state.position.at);
-        self.inputs.iter().any(|(id, taken)| taken.at > read(id) || taken.at == read(id) && taken.within > 0)
+        self.inputs.iter().any(|(id, taken)| {
+            let state = inputs.get(id).copied().unwrap_or(InputState::untouched(0));
+            // Of what has ended nothing more is read.
+            let (read, ended) = (state.position.at, state.watermark() == EventTime::MAX);
+            !ended && (taken.at > read || taken.at == read && taken.within > 0)
+        })
     }
 
     fn position(&self, input: &str) -> Position {

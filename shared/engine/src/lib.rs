@@ -18,6 +18,7 @@
 
 pub mod commit;
 pub mod error;
+pub mod export;
 pub mod gc;
 pub mod ids;
 pub mod input;

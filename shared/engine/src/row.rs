@@ -106,6 +106,9 @@ pub struct Head {
     /// What tasks of earlier generations have taken of the inputs, as long as that is more than this task has read.
     #[prost(message, repeated, tag = "18")]
     pub taken: Vec<Taken>,
+    /// Where the savepoint is that the task was restored from; empty when it began by itself.
+    #[prost(string, tag = "19")]
+    pub restored_from: String,
 }
 
 /// Where a commit's segment is.

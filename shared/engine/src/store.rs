@@ -42,6 +42,9 @@ pub struct RowLimits {
     pub rows: u32,
 }
 
+/// Heads that are installed together at most: what one transaction of the table takes.
+pub const MAX_INSTALLED: usize = 100;
+
 /// The coordination table: heads, logs, registry, leases. Reads are strongly consistent.
 #[async_trait]
 pub trait Ledger: Send + Sync {
@@ -52,6 +55,16 @@ pub trait Ledger: Send + Sync {
     ///
     /// The same call with the same attempt may be repeated; it is applied at most once.
     async fn commit(&self, task: &TaskId, head: &Head, row: &CommitRow) -> Result<CommitReply, StoreError>;
+
+    /// Writes one row of a log that is being restored and has no head yet; the same row may be written again.
+    ///
+    /// `Refused` when another attempt has written the row. Nothing reads it before its head is installed.
+    async fn install_row(&self, task: &TaskId, row: &CommitRow) -> Result<CommitReply, StoreError>;
+
+    /// Writes the first heads of restored tasks, all or none; at most [`MAX_INSTALLED`] of them.
+    ///
+    /// `Refused` when one of them has a head, be it the same: only reads tell.
+    async fn install_heads(&self, heads: &[(TaskId, Head)]) -> Result<CommitReply, StoreError>;
 
     /// One log row.
     async fn load_row(&self, task: &TaskId, seq: Seq) -> Result<Option<CommitRow>, StoreError>;
@@ -203,4 +216,32 @@ pub trait Sink: Send + Sync {
 
     /// Writes a batch if the sink is at `batch.seq - 1` for `task`.
     async fn write(&self, task: &TaskId, batch: &SinkBatch) -> Result<SinkReply, StoreError>;
+}
+
+/// A file of a [`FileStore`].
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct FileInfo {
+    /// Its path, parts separated by `/`.
+    pub path: String,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// Files by path, each written and read whole: a folder on disk or a prefix in S3. For savepoints.
+#[async_trait]
+pub trait FileStore: Send + Sync {
+    /// Where the files are, for people.
+    fn location(&self) -> String;
+
+    /// Writes a file, in place of an earlier one. A reader sees the whole file or none.
+    async fn put_file(&self, path: &str, bytes: Bytes) -> Result<(), StoreError>;
+
+    /// Reads a file; `None` when there is none.
+    async fn get_file(&self, path: &str) -> Result<Option<Bytes>, StoreError>;
+
+    /// All files whose path begins with `prefix`, sorted by path.
+    async fn list_files(&self, prefix: &str) -> Result<Vec<FileInfo>, StoreError>;
+
+    /// Removes a file. Removing one that is not there changes nothing.
+    async fn delete_file(&self, path: &str) -> Result<(), StoreError>;
 }

@@ -5,7 +5,7 @@
 //! * [`broadcast`] — the one task that decides a value all others read;
 //! * `recover` — head, pages and deltas become live state; `flush` — live state becomes pages;
 //! * [`handover`] — from the tasks of one layout to those of the next;
-//! * `committer` — one commit with its four outcomes; `passed` — what was collected while an executor slept;
+//! * `committer` — one commit with its outcomes; `passed` — what was collected while an executor slept;
 //! * `load` — how busy a task is; `retry` — patience with unreachable stores.
 //!
 //! Warm memory is never trusted after an error, a lost commit or a panic: live state is taken out of the task while it
@@ -22,7 +22,7 @@ mod live;
 mod load;
 mod passed;
 mod recover;
-mod retry;
+pub mod retry;
 pub mod source;
 
 use std::ops::Range;
@@ -37,6 +37,8 @@ use crate::store::{AttemptIds, Clock, Ledger, SegmentStore, StateTable, Waker};
 pub const IN: &str = "in.";
 /// Counters of records emitted begin with this, the stream's name follows.
 pub const OUT: &str = "out.";
+/// A counter with this name and the stream's is 1 when the stream was added while its stage ran, by a restore.
+pub const ADDED: &str = "added.";
 
 /// Counter of the milliseconds a task spent on its batches, commits included.
 pub const BUSY_MS: &str = "task.busy_ms";

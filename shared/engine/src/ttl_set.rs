@@ -160,15 +160,7 @@ impl OperatorState for TtlSet {
         }
         let mut result = DirtyPages::default();
         for (group, ids) in by_group {
-            for (chunk, ids) in chunks(&ids).into_iter().enumerate() {
-                let youngest = ids.iter().map(|(at, _)| at.0).max().unwrap_or(0);
-                result.put.push(PageBody {
-                    group,
-                    page: format!("{version:020}-{chunk}"),
-                    body: WrittenRuns { runs: runs(ids.iter()) }.encode_to_vec(),
-                    expires_at_s: Some((youngest.saturating_add(REMEMBER_FOR_MS)) / 1000 + EXPIRY_MARGIN_S),
-                });
-            }
+            result.put.extend(chunks(&ids).into_iter().enumerate().map(|(n, ids)| page_of(group, version, n, ids)));
         }
         result
     }
@@ -179,6 +171,17 @@ impl OperatorState for TtlSet {
 
     fn keys(&self) -> usize {
         self.ids.len()
+    }
+}
+
+/// Page number `chunk` of what is added to a key group at `version`.
+fn page_of(group: u32, version: u64, chunk: usize, ids: &[(ProcessingTime, Id)]) -> PageBody {
+    let youngest = ids.iter().map(|(at, _)| at.0).max().unwrap_or(0);
+    PageBody {
+        group,
+        page: format!("{version:020}-{chunk}"),
+        body: WrittenRuns { runs: runs(ids.iter()) }.encode_to_vec(),
+        expires_at_s: Some((youngest.saturating_add(REMEMBER_FOR_MS)) / 1000 + EXPIRY_MARGIN_S),
     }
 }
 
@@ -245,6 +248,8 @@ impl Id {
         }
     }
 }
+
+pub(crate) mod export;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 

@@ -29,6 +29,9 @@ pub enum StartError {
     /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] payguard_topology::ConfigError),
+    /// The pipeline cannot be worked on.
+    #[error(transparent)]
+    Begun(#[from] payguard_topology::begun::BegunError),
     /// The sink cannot be opened.
     #[error(transparent)]
     Sink(#[from] payguard_engine::StoreError),

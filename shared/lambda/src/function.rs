@@ -17,6 +17,7 @@ use payguard_engine::store::Clock;
 use payguard_engine::task::consumer::MakeBody;
 use payguard_engine::task::source::MakeSource;
 use payguard_engine::task::{Env, Settings};
+use payguard_topology::begun::as_begun;
 use payguard_topology::config::RESERVED;
 use payguard_topology::{Config, Topology, payguard};
 use serde::Serialize;
@@ -78,6 +79,7 @@ impl Function {
             attempts: Arc::new(RandomAttempts),
             settings: Settings { lease_owner: Some(owner), ..config.settings() },
         };
+        let config = as_begun(&env, config).await?;
         let topology = Arc::new(payguard(&config));
         Ok(Function { config: Arc::new(config), topology, env, waker, options })
     }

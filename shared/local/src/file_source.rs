@@ -31,6 +31,14 @@ pub enum FileSourceError {
         /// Lines processed before.
         position: i64,
     },
+    /// The state knows a partition that is not given.
+    #[error(
+        "partition {partition} was read before and no file is given for it: give as many files as then, in their order"
+    )]
+    NoFile {
+        /// The partition.
+        partition: String,
+    },
     /// A confirmation for which the order of arrival is not told.
     #[error("{path}: line {line} is missing or is not the number of payments before a confirmation")]
     NoArrival {
@@ -60,7 +68,8 @@ pub(crate) struct Chunk {
     ends: Vec<usize>,
 }
 
-/// Feeds a file to its partition's task, from where the task stands to the end of the file; returns its lines.
+/// Feeds a file to its partition's task, from where the task stands to the end of the file or to line `until`,
+/// exclusive, whichever is first; returns the lines that are processed then.
 ///
 /// `arrival` knows how far another source was when a line arrived. `progress` is told the number of bytes of every
 /// chunk that is committed or skipped.
@@ -71,6 +80,7 @@ pub async fn feed(
     path: &Path,
     task: &mut SourceTask,
     lines_at_once: usize,
+    until: Option<i64>,
     mut arrival: Option<&mut ArrivalClock>,
     progress: &impl Fn(u64),
 ) -> Result<i64, FileSourceError> {
@@ -80,7 +90,8 @@ pub async fn feed(
     let mut chunk = Chunk::default();
     loop {
         let first = lines.read;
-        let bytes = lines.next_chunk(&mut chunk, lines_at_once)?;
+        let left = until.map_or(usize::MAX, |until| usize::try_from(until - first).unwrap_or(0));
+        let bytes = lines.next_chunk(&mut chunk, lines_at_once.min(left))?;
         if chunk.ends.is_empty() {
             break;
         }

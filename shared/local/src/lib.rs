@@ -3,6 +3,7 @@
 pub mod accounting;
 mod arrival;
 pub mod bounded;
+pub mod dir_files;
 pub mod embedded;
 pub mod endpoints;
 pub mod file_source;

@@ -8,7 +8,7 @@ use payguard_engine::task::consumer::ConsumerTask;
 use payguard_engine::task::{Env, handover};
 use payguard_engine::{EngineError, StageId, TaskId};
 use payguard_model::KEY_GROUPS;
-use payguard_topology::{Config, Topology, stage};
+use payguard_topology::{Config, Topology, payguard, stage};
 
 use crate::runner::stage_body;
 
@@ -64,6 +64,34 @@ pub async fn rescale(
     let task = |id: &TaskId| consumer(config, topology, env, id);
     let to = handover::redraw(env, &found.id, first, shards, &task).await?;
     Ok(Rescaled { from, to })
+}
+
+/// Gives the stages of a pipeline that was restored with `begun` as its configuration the shards that were `asked` for, by
+/// stage. A stage that was given others since is left alone; `saved` tells the generation that it was restored with.
+///
+/// # Errors
+/// When a task fails: then the same call again goes on.
+pub async fn rescale_restored(
+    begun: &Config,
+    asked: &[(&str, u32)],
+    saved: impl Fn(&StageId) -> u32,
+    env: &Env,
+) -> Result<Vec<(StageId, Rescaled)>, RescaleError> {
+    let topology = payguard(begun);
+    let mut rescaled = Vec::new();
+    for (id, shards) in asked {
+        let Some(stage) = topology.stage(&StageId::new(id)) else { continue };
+        let registered = env.ledger.tasks(&stage.id).await.map_err(EngineError::from)?;
+        let now = topology.layout(stage, &registered);
+        if now.generation > saved(&stage.id) && now.shards != *shards {
+            continue;
+        }
+        let done = rescale(begun, &topology, env, id, *shards).await?;
+        if done.from != done.to {
+            rescaled.push((stage.id.clone(), done));
+        }
+    }
+    Ok(rescaled)
 }
 
 fn consumer(config: &Config, topology: &Topology, env: &Env, id: &TaskId) -> Result<ConsumerTask, EngineError> {

@@ -3,6 +3,7 @@
 //! The same handlers and adapters as in Lambda; only the wake-ups are in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,9 +13,10 @@ use payguard_dedup as dedup;
 use payguard_directory::MerchantDirectory;
 use payguard_engine::gc::Collected;
 use payguard_engine::layout::Layout;
+use payguard_engine::logic::StageLogic;
 use payguard_engine::store::{Clock, Sink, Waker};
 use payguard_engine::task::broadcast::BroadcastTask;
-use payguard_engine::task::consumer::{ConsumerTask, MakeBody};
+use payguard_engine::task::consumer::{Body, ConsumerTask, MakeBody};
 use payguard_engine::task::source::SourceTask;
 use payguard_engine::task::{Budget, Env};
 use payguard_engine::{EngineError, Head, StageId, TaskId};
@@ -75,13 +77,15 @@ pub struct Running {
     pipeline: LocalPipeline,
     tasks: JoinSet<Result<Ended, EngineError>>,
     started: BTreeSet<TaskId>,
+    stop: Arc<AtomicBool>,
+    signals: Vec<Arc<Notify>>,
     /// Dropped with this, at whatever it does: every step of it may be the last.
     _collector: JoinSet<()>,
 }
 
 /// Why a task ended.
 enum Ended {
-    /// Its input has.
+    /// Its input has, or it was stopped.
     Input,
     /// Its stage has been given another number of shards.
     Sealed(StageId, Layout),
@@ -119,8 +123,14 @@ impl LocalPipeline {
 
     fn source(&self, topic: &str, partition: i32) -> SourceTask {
         let id = TaskId::partition(&StageId::new(stage::PARSE), topic, partition);
-        let plan = self.topology.plan(&id).expect("the topology has the stage parse");
-        SourceTask::new(self.env.clone(), plan, &payguard_parse::make(&self.config, &self.topology))
+        self.source_task(&id).expect("the topology has the stage parse")
+    }
+
+    /// The source task of this name; `None` when the topology has none.
+    #[must_use]
+    pub fn source_task(&self, id: &TaskId) -> Option<SourceTask> {
+        let plan = self.topology.plan(id).filter(|_| &*id.stage.0 == stage::PARSE)?;
+        Some(SourceTask::new(self.env.clone(), plan, &payguard_parse::make(&self.config, &self.topology)))
     }
 
     /// The task that decides the rules.
@@ -136,13 +146,19 @@ impl LocalPipeline {
         Some(ConsumerTask::new(self.env.clone(), plan, self.body(&id.stage)?))
     }
 
-    /// Starts all consumer tasks. Each ends when its input has ended.
+    /// Starts all consumer tasks. Each ends when its input has ended, or when it is stopped.
     #[must_use]
     pub fn start(&self) -> Running {
         let mut collector = JoinSet::new();
         collector.spawn(collect_again_and_again(self.clone()));
-        let (pipeline, tasks, started) = (self.clone(), JoinSet::new(), BTreeSet::new());
-        let mut running = Running { pipeline, tasks, started, _collector: collector };
+        let mut running = Running {
+            pipeline: self.clone(),
+            tasks: JoinSet::new(),
+            started: BTreeSet::new(),
+            stop: Arc::default(),
+            signals: Vec::new(),
+            _collector: collector,
+        };
         running.start(self.topology.consumer_tasks());
         running
     }
@@ -199,7 +215,9 @@ impl Running {
                 && self.started.insert(id.clone())
             {
                 let (signal, clock) = (self.pipeline.waker.signal(&id), self.pipeline.env.clock.clone());
-                self.tasks.spawn(async move { run_to_the_end(task, &signal, &*clock).await });
+                let stop = self.stop.clone();
+                self.signals.push(signal.clone());
+                self.tasks.spawn(async move { run_to_the_end(task, &signal, &*clock, &stop).await });
             }
         }
     }
@@ -227,6 +245,16 @@ impl Running {
         Ok(())
     }
 
+    /// Stops all tasks between two invocations and waits for them: nothing is half done, much may be in flight.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub async fn stop(mut self) -> Result<(), EngineError> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.signals.iter().for_each(|signal| signal.notify_one());
+        self.finished().await
+    }
+
     /// Tells a failure as soon as there is one, without waiting.
     ///
     /// # Errors
@@ -236,6 +264,16 @@ impl Running {
             Some(done) => self.joined(done),
             None => Ok(()),
         }
+    }
+}
+
+/// The fresh operators of a stage with keyed state, for looking at stored state.
+#[must_use]
+pub fn fresh_operators(config: &Config, topology: &Topology, id: &StageId) -> Option<Box<dyn StageLogic>> {
+    let make = topology.stage(id).and_then(|_| stage_body(config, topology, id))?;
+    match make() {
+        Body::Operators(logic) => Some(logic),
+        Body::Lookup(_) | Body::Sink(..) => None,
     }
 }
 
@@ -254,8 +292,13 @@ async fn collect_again_and_again(pipeline: LocalPipeline) {
     }
 }
 
-async fn run_to_the_end(mut task: ConsumerTask, signal: &Notify, clock: &dyn Clock) -> Result<Ended, EngineError> {
-    loop {
+async fn run_to_the_end(
+    mut task: ConsumerTask,
+    signal: &Notify,
+    clock: &dyn Clock,
+    stop: &AtomicBool,
+) -> Result<Ended, EngineError> {
+    while !stop.load(Ordering::Relaxed) {
         let budget = Budget { until: clock.now().plus(INVOCATION_MS), commits: INVOCATION_COMMITS };
         let report = task.run(budget).await?;
         if report.ended {
@@ -268,4 +311,5 @@ async fn run_to_the_end(mut task: ConsumerTask, signal: &Notify, clock: &dyn Clo
             let _ = tokio::time::timeout(SWEEP, signal.notified()).await;
         }
     }
+    Ok(Ended::Input)
 }

@@ -20,15 +20,17 @@ use crate::runner::LocalWaker;
 /// The stores of `stack`, the machine's clock and random attempt ids; what they consume is counted in `usage`.
 #[must_use]
 pub fn env(stack: &EmbeddedStack, config: &Config, usage: &Arc<Usage>) -> Env {
-    env_of(stack.clients(), stack.tables(), config, usage)
+    env_of(stack.clients(), stack.tables(), BUCKET, config, usage)
 }
 
-fn env_of(clients: &Clients, tables: &Tables, config: &Config, usage: &Arc<Usage>) -> Env {
+/// The stores behind `clients`, the machine's clock and random attempt ids; nobody in another process is woken.
+#[must_use]
+pub fn env_of(clients: &Clients, tables: &Tables, bucket: &str, config: &Config, usage: &Arc<Usage>) -> Env {
     let pipeline = config.pipeline.as_str();
     Env {
         ledger: Arc::new(DynamoLedger::new(clients.dynamodb.clone(), tables, pipeline, usage.clone())),
         state: Arc::new(DynamoStateTable::new(clients.dynamodb.clone(), tables, pipeline, usage.clone())),
-        segments: Arc::new(S3Segments::new(clients, BUCKET, pipeline, usage.clone())),
+        segments: Arc::new(S3Segments::new(clients, bucket, pipeline, usage.clone())),
         waker: Arc::new(LocalWaker::default()),
         clock: Arc::new(SystemClock),
         attempts: Arc::new(RandomAttempts),
@@ -40,6 +42,8 @@ fn env_of(clients: &Clients, tables: &Tables, config: &Config, usage: &Arc<Usage
 pub struct Connection {
     /// For looking at tasks, and for deciding rules.
     pub env: Env,
+    /// The SDK clients of the stores.
+    pub clients: Clients,
     stack: Option<EmbeddedStack>,
 }
 
@@ -75,7 +79,10 @@ impl Connection {
         loop {
             let options = StackOptions { dir: Some(dir.to_owned()), ..StackOptions::default() };
             match EmbeddedStack::start(options).await {
-                Ok(stack) => return Ok(Connection { env: env(&stack, config, &usage), stack: Some(stack) }),
+                Ok(stack) => {
+                    let (env, clients) = (env(&stack, config, &usage), stack.clients().clone());
+                    return Ok(Connection { env, clients, stack: Some(stack) });
+                }
                 Err(StackError::InUse { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -84,8 +91,8 @@ impl Connection {
             match Endpoints::listening(dir).await {
                 Ok(Endpoints { dynamodb, s3 }) => {
                     let clients = embedded_clients(&dynamodb, &s3);
-                    let env = env_of(&clients, &Tables::default(), config, &usage);
-                    return Ok(Connection { env, stack: None });
+                    let env = env_of(&clients, &Tables::default(), BUCKET, config, &usage);
+                    return Ok(Connection { env, clients, stack: None });
                 }
                 Err(error) if looks >= LOOKS => return Err(ConnectError::Silent { dir: dir.to_owned(), error }),
                 Err(_) => tokio::time::sleep(LOOK_AGAIN).await,

@@ -7,15 +7,16 @@ use std::sync::Arc;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use bytes::Bytes;
-use payguard_aws::{DynamoLedger, DynamoStateTable, S3Segments, Usage, embedded_clients, tables};
+use payguard_aws::{DynamoLedger, DynamoStateTable, S3Files, S3Segments, Usage, embedded_clients, tables};
 use payguard_engine::page::{Page, PageAddress};
 use payguard_engine::row::SegmentLocation;
-use payguard_engine::store::{CommitReply, Ledger, PutReply, RowLimits, SegmentStore, StateTable};
+use payguard_engine::store::{CommitReply, FileStore, Ledger, PutReply, RowLimits, SegmentStore, StateTable};
 use payguard_engine::{CommitRow, Head, Seq, StageId, StoreErrorKind, TaskId};
+use payguard_local::dir_files::DirFiles;
 use payguard_local::embedded::{EmbeddedStack, StackError, StackOptions};
 use payguard_local::endpoints::Endpoints;
 use payguard_local::stores::Connection;
-use payguard_sim::conformance::{ledger_conformance, segment_conformance, state_conformance};
+use payguard_sim::conformance::{file_conformance, ledger_conformance, segment_conformance, state_conformance};
 use payguard_topology::Config;
 
 /// Environment variable that turns the test `child_commits_until_killed` into the child of the kill test.
@@ -58,7 +59,20 @@ async fn conform(dir: Option<&Path>) {
     ledger_conformance(&ledger).await;
     state_conformance(&state).await;
     segment_conformance(&segments).await;
+    file_conformance(&S3Files::new(stack.clients(), stack.bucket(), "savepoints/of test/")).await;
     stack.stop().await;
+}
+
+#[tokio::test]
+async fn a_folder_is_a_store_of_files() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let files = DirFiles::new(&dir.path().join("savepoints"));
+    file_conformance(&files).await;
+    for file in files.list_files("").await.expect("list") {
+        files.delete_file(&file.path).await.expect("deleted");
+    }
+    let left = std::fs::read_dir(dir.path().join("savepoints")).map_or(0, Iterator::count);
+    assert_eq!(left, 0, "no empty folders are left");
 }
 
 #[tokio::test]

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use payguard_engine::gc::Collected;
 use payguard_engine::page::{Page, PageAddress};
 use payguard_engine::row::SegmentLocation;
-use payguard_engine::store::{CommitReply, LeaseReply, Ledger, PutReply, RowLimits, SegmentStore, StateTable};
+use payguard_engine::store::{
+    CommitReply, FileStore, LeaseReply, Ledger, PutReply, RowLimits, SegmentStore, StateTable,
+};
 use payguard_engine::{CommitRow, Head, InputState, Position, Seq, StageId, StoreErrorKind, TaskId};
 use payguard_model::ProcessingTime;
 
@@ -26,6 +28,7 @@ pub async fn ledger_conformance(ledger: &dyn Ledger) {
     lease_has_one_holder(ledger).await;
     lease_and_head_are_independent(ledger).await;
     registry_keeps_each_task_once(ledger).await;
+    restored_logs_begin_with_their_heads(ledger).await;
     rows_can_be_removed(ledger).await;
     removals_are_added_up(ledger).await;
 }
@@ -36,6 +39,32 @@ pub async fn state_conformance(state: &dyn StateTable) {
     deletes_spare_younger_pages(state).await;
     groups_are_loaded_whole_and_apart(state).await;
     large_groups_are_loaded_whole(state).await;
+}
+
+/// Checks a store of files.
+pub async fn file_conformance(files: &dyn FileStore) {
+    let put = |path: &'static str, text: &'static str| files.put_file(path, Bytes::from_static(text.as_bytes()));
+    let names = async |prefix: &str| -> Vec<(String, u64)> {
+        let found = files.list_files(prefix).await.expect("list");
+        found.into_iter().map(|file| (file.path, file.bytes)).collect()
+    };
+    assert_eq!(files.get_file("a/b").await.expect("get"), None);
+    assert!(names("").await.is_empty() && names("a/").await.is_empty());
+    for (path, text) in [("a/b", "one"), ("a/c/d", "three"), ("ab", ""), ("a/b", "two")] {
+        put(path, text).await.expect("put");
+    }
+    assert_eq!(files.get_file("a/b").await.expect("get").as_deref(), Some(&b"two"[..]), "replaced whole");
+    assert_eq!(files.get_file("ab").await.expect("get").as_deref(), Some(&b""[..]));
+    let all = [("a/b".to_owned(), 3), ("a/c/d".to_owned(), 5), ("ab".to_owned(), 0)];
+    assert_eq!(names("").await, all);
+    assert_eq!(names("a/").await, all[..2]);
+    assert_eq!(names("a/c").await, all[1..2]);
+    for _ in 0..2 {
+        files.delete_file("a/c/d").await.expect("deleting twice");
+    }
+    assert_eq!(names("a").await, [all[0].clone(), all[2].clone()]);
+    assert_eq!(files.get_file("a/c/d").await.expect("get"), None);
+    assert!(!files.location().is_empty());
 }
 
 /// Checks a segment store.
@@ -134,6 +163,28 @@ async fn head_attempt(ledger: &dyn Ledger, task: &TaskId) -> Option<String> {
 async fn rows(ledger: &dyn Ledger, task: &TaskId, after: u64, limit: u32) -> Vec<u64> {
     let rows = ledger.load_rows(task, Seq(after), RowLimits { rows: limit }).await.expect("load rows");
     rows.iter().map(|row| row.seq).collect()
+}
+
+async fn restored_logs_begin_with_their_heads(ledger: &dyn Ledger) {
+    let (a, b) = (task("c-installed"), task("c-installed-too"));
+    for seq in [1, 2, 3, 2] {
+        let reply = ledger.install_row(&a, &commit(seq, "i1").1).await.expect("install row");
+        assert_eq!(reply, CommitReply::Committed, "a row may be written again");
+    }
+    assert_eq!(ledger.install_row(&a, &commit(2, "other").1).await.expect("install row"), CommitReply::Refused);
+    assert_eq!(ledger.load_head(&a).await.expect("load head"), None, "rows alone are no head");
+    assert_eq!(take(ledger, &b, "a", 1_000, 2_000).await, LeaseReply::Acquired, "a lease is no head either");
+    let heads = [(a.clone(), commit(3, "i1").0), (b.clone(), commit(1, "i1").0)];
+    assert_eq!(ledger.install_heads(&heads).await.expect("install heads"), CommitReply::Committed);
+    assert_eq!(ledger.load_head(&a).await.expect("load head"), Some(heads[0].1.clone()));
+    assert_eq!(head_attempt(ledger, &b).await.as_deref(), Some("i1"));
+    assert_eq!(rows(ledger, &a, 0, 10).await, [1, 2, 3]);
+    let fresh = task("c-installed-not");
+    let mixed = [(fresh.clone(), commit(1, "i2").0), (a.clone(), commit(3, "i2").0)];
+    assert_eq!(ledger.install_heads(&mixed).await.expect("install heads"), CommitReply::Refused, "all or none");
+    assert_eq!(ledger.load_head(&fresh).await.expect("load head"), None);
+    must_commit(ledger, &a, 4, "after-restore").await;
+    assert_eq!(rows(ledger, &a, 2, 10).await, [3, 4]);
 }
 
 async fn empty_task(ledger: &dyn Ledger) {

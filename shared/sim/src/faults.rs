@@ -14,6 +14,10 @@ pub enum OpKind {
     LoadHead,
     /// `Ledger::commit`
     Commit,
+    /// `Ledger::install_row`
+    InstallRow,
+    /// `Ledger::install_heads`
+    InstallHeads,
     /// `Ledger::load_row`
     LoadRow,
     /// `Ledger::load_rows`
@@ -52,6 +56,14 @@ pub enum OpKind {
     SinkPosition,
     /// `Sink::write`
     SinkWrite,
+    /// `FileStore::put_file`
+    PutFile,
+    /// `FileStore::get_file`
+    GetFile,
+    /// `FileStore::list_files`
+    ListFiles,
+    /// `FileStore::delete_file`
+    DeleteFile,
 }
 
 /// What happens at one operation.

@@ -6,8 +6,8 @@ use payguard_engine::gc::Collected;
 use payguard_engine::lease::may_take;
 use payguard_engine::page::{Page, PageAddress, is_replaced, replaces};
 use payguard_engine::store::{
-    AttemptIds, Clock, CommitReply, LeaseReply, Ledger, PutReply, RowLimits, SegmentStore, Sink, SinkBatch,
-    SinkPosition, SinkReply, StateTable, Waker,
+    AttemptIds, Clock, CommitReply, FileInfo, FileStore, LeaseReply, Ledger, MAX_INSTALLED, PutReply, RowLimits,
+    SegmentStore, Sink, SinkBatch, SinkPosition, SinkReply, StateTable, Waker,
 };
 use payguard_engine::teeth::{Mutant, bites};
 use payguard_engine::{Attempt, CommitRow, Head, Seq, StageId, StoreError, StoreErrorKind, TaskId};
@@ -44,6 +44,39 @@ impl Ledger for SimWorld {
         };
         let unknown = CommitReply::Unknown("simulated".into());
         self.operate(OpKind::Commit, target, commit, Some(unknown)).await
+    }
+
+    async fn install_row(&self, task: &TaskId, row: &CommitRow) -> Result<CommitReply, StoreError> {
+        let (owner, row) = (task.clone(), row.encode_to_vec());
+        let install = move |world: &mut World| {
+            let row = CommitRow::decode(&row[..]).map_err(|e| corrupt("install row", owner.to_string(), e))?;
+            let rows = &mut world.logs.entry(owner).or_default().rows;
+            if rows.get(&row.seq).is_some_and(|old| old.attempt != row.attempt) {
+                return Ok(CommitReply::Refused);
+            }
+            rows.insert(row.seq, row);
+            Ok(CommitReply::Committed)
+        };
+        self.operate(OpKind::InstallRow, task.to_string(), install, None).await
+    }
+
+    async fn install_heads(&self, heads: &[(TaskId, Head)]) -> Result<CommitReply, StoreError> {
+        if heads.len() > MAX_INSTALLED {
+            return Err(StoreError::new(StoreErrorKind::Invalid, "install heads", "ledger", "too many at once"));
+        }
+        let heads: Vec<_> = heads.iter().map(|(task, head)| (task.clone(), head.encode_to_vec())).collect();
+        let install = move |world: &mut World| {
+            if heads.iter().any(|(task, _)| world.logs.get(task).is_some_and(|log| log.head.is_some())) {
+                return Ok(CommitReply::Refused);
+            }
+            for (task, head) in &heads {
+                let head = Head::decode(&head[..]).map_err(|e| corrupt("install heads", task.to_string(), e))?;
+                world.install(task, head);
+            }
+            Ok(CommitReply::Committed)
+        };
+        let unknown = Some(CommitReply::Unknown("simulated".into()));
+        self.operate(OpKind::InstallHeads, "heads".to_owned(), install, unknown).await
     }
 
     async fn load_row(&self, task: &TaskId, seq: Seq) -> Result<Option<CommitRow>, StoreError> {
@@ -157,6 +190,14 @@ impl Ledger for SimWorld {
 }
 
 impl World {
+    fn install(&mut self, task: &TaskId, head: Head) {
+        let pages = self.pages.values().filter(|page| page.address.stage == task.stage);
+        self.restored.insert(task.stage.clone(), pages.cloned().collect());
+        let log = self.logs.entry(task.clone()).or_default();
+        log.history = log.rows.clone();
+        log.head = Some(head);
+    }
+
     fn commit(&mut self, task: &TaskId, head: Head, row: CommitRow) -> Result<CommitReply, StoreError> {
         if head.seq != row.seq || head.attempt != row.attempt || row.seq == 0 {
             return Err(StoreError::new(StoreErrorKind::Invalid, "commit", task.to_string(), "head and row differ"));
@@ -295,6 +336,7 @@ impl Sink for SimWorld {
                 return Ok(SinkReply::Elsewhere(sink.position.clone()));
             }
             sink.records.extend(batch.records);
+            sink.ends.insert(batch.seq.0, sink.records.len());
             if !bites(Mutant::PositionApart) {
                 sink.position = moved;
             }
@@ -310,6 +352,45 @@ impl Sink for SimWorld {
             self.operate(OpKind::SinkWrite, target, follow, None).await?;
         }
         Ok(reply)
+    }
+}
+
+#[async_trait]
+impl FileStore for SimWorld {
+    fn location(&self) -> String {
+        "world".to_owned()
+    }
+
+    async fn put_file(&self, path: &str, bytes: Bytes) -> Result<(), StoreError> {
+        let name = path.to_owned();
+        let put = move |world: &mut World| {
+            world.files.insert(name, bytes);
+            Ok(())
+        };
+        self.operate(OpKind::PutFile, path.to_owned(), put, None).await
+    }
+
+    async fn get_file(&self, path: &str) -> Result<Option<Bytes>, StoreError> {
+        let name = path.to_owned();
+        self.operate(OpKind::GetFile, path.to_owned(), move |world| Ok(world.files.get(&name).cloned()), None).await
+    }
+
+    async fn list_files(&self, prefix: &str) -> Result<Vec<FileInfo>, StoreError> {
+        let wanted = prefix.to_owned();
+        let list = move |world: &mut World| {
+            let files = world.files.iter().filter(|(path, _)| path.starts_with(&wanted));
+            Ok(files.map(|(path, bytes)| FileInfo { path: path.clone(), bytes: bytes.len() as u64 }).collect())
+        };
+        self.operate(OpKind::ListFiles, prefix.to_owned(), list, None).await
+    }
+
+    async fn delete_file(&self, path: &str) -> Result<(), StoreError> {
+        let name = path.to_owned();
+        let delete = move |world: &mut World| {
+            world.files.remove(&name);
+            Ok(())
+        };
+        self.operate(OpKind::DeleteFile, path.to_owned(), delete, None).await
     }
 }
 

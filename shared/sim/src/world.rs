@@ -41,6 +41,8 @@ pub struct SinkLog {
     pub position: SinkPosition,
     /// Its records in order.
     pub records: Vec<SinkRecord>,
+    /// How many records there were after every batch, by its seq.
+    pub ends: BTreeMap<u64, usize>,
 }
 
 /// Everything that is durable, and the machinery of faults.
@@ -62,6 +64,10 @@ pub struct World {
     pub reads: Option<Arc<Reads>>,
     /// The sinks.
     pub sinks: BTreeMap<TaskId, SinkLog>,
+    /// The files.
+    pub files: BTreeMap<String, Bytes>,
+    /// The pages that restored tasks began with, by stage: what the log does not tell.
+    pub restored: BTreeMap<StageId, Vec<Page>>,
     /// Wake-ups since they were last taken.
     pub woken: Vec<TaskId>,
     /// The faults to come.

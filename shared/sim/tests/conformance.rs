@@ -1,6 +1,6 @@
 //! The world's stores do what every implementation has to do.
 
-use payguard_sim::conformance::{ledger_conformance, segment_conformance, state_conformance};
+use payguard_sim::conformance::{file_conformance, ledger_conformance, segment_conformance, state_conformance};
 use payguard_sim::{FaultPlan, SimWorld};
 
 #[tokio::test]
@@ -11,5 +11,6 @@ async fn the_simulated_stores_conform() {
         ledger_conformance(&world).await;
         state_conformance(&world).await;
         segment_conformance(&world).await;
+        file_conformance(&world).await;
     }
 }

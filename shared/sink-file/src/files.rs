@@ -124,7 +124,7 @@ impl Mark {
         }
     }
 
-    fn load(path: &Path) -> Result<Mark, StoreError> {
+    pub(crate) fn load(path: &Path) -> Result<Mark, StoreError> {
         let text = match std::fs::read(path) {
             Ok(text) => text,
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Mark::default()),
@@ -148,7 +148,7 @@ impl Mark {
         write().map_err(|e| failed("write", path, &e))
     }
 
-    fn position(&self) -> SinkPosition {
+    pub(crate) fn position(&self) -> SinkPosition {
         let inputs = self.inputs.iter().map(|(id, input)| (id.clone(), input.state())).collect();
         SinkPosition { seq: Seq(self.seq), inputs, counters: self.counters.clone() }
     }

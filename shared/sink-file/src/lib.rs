@@ -102,6 +102,18 @@ impl FileSink {
     }
 }
 
+/// Where `task` stands in an output folder, which another process may be writing: the mark is replaced whole.
+///
+/// # Errors
+/// When the mark cannot be read.
+pub fn position_in(dir: &Path, task: &TaskId) -> Result<SinkPosition, StoreError> {
+    Mark::load(&mark_path(dir, task)).map(|mark| mark.position())
+}
+
+fn mark_path(dir: &Path, task: &TaskId) -> PathBuf {
+    dir.join(OWN_DIR).join(format!("{}.json", task.to_string().replace('/', "-")))
+}
+
 impl Folder {
     fn create(dir: &Path, shared: bool) -> Result<Folder, StoreError> {
         let own = dir.join(OWN_DIR);
@@ -146,8 +158,7 @@ impl Folder {
         task: &TaskId,
     ) -> Result<&'a mut TaskFiles, StoreError> {
         if !tasks.contains_key(task) {
-            let mark = self.dir.join(OWN_DIR).join(format!("{}.json", task.to_string().replace('/', "-")));
-            tasks.insert(task.clone(), TaskFiles::open(&self.dir, mark)?);
+            tasks.insert(task.clone(), TaskFiles::open(&self.dir, mark_path(&self.dir, task))?);
         }
         Ok(tasks.get_mut(task).expect("inserted above"))
     }

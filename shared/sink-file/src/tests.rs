@@ -42,6 +42,8 @@ async fn a_batch_is_written_once_and_its_position_comes_back() {
     assert_eq!(position.seq, Seq(1));
     assert_eq!(position.inputs["up/0"].position.at, 1);
     assert_eq!(position.counters["in.s"], 2);
+    assert_eq!(position_in(dir.path(), &task()).unwrap(), position, "also while the folder is in use");
+    assert_eq!(position_in(&dir.path().join("other"), &task()).unwrap(), SinkPosition::default());
     assert_eq!(text(dir.path()), "a\nb\n");
 }
 

@@ -248,6 +248,20 @@ impl Shards {
         ]
     }
 
+    /// Gives a stage a number; a stage without shards has none to be given.
+    pub fn set(&mut self, stage: &str, shards: u32) {
+        let own = match stage {
+            "dedup" => &mut self.dedup,
+            "window" => &mut self.window,
+            "combine" => &mut self.combine,
+            "rules" => &mut self.rules,
+            "match" => &mut self.r#match,
+            "enrich" => &mut self.enrich,
+            _ => return,
+        };
+        *own = shards;
+    }
+
     /// The same number for every stage.
     #[must_use]
     pub fn all(shards: u32) -> Shards {

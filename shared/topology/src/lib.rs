@@ -2,8 +2,10 @@
 //!
 //! Functions, local runner, command line, documentation and tests read the same value. Nothing here runs anything.
 
+pub mod begun;
 pub mod collection;
 pub mod config;
+pub mod keys;
 mod payguard;
 mod picture;
 pub mod progress;
@@ -72,6 +74,8 @@ pub struct Stage {
     pub kind: StageKind,
     /// Permanent ids of its operators.
     pub operators: Vec<&'static str>,
+    /// Permanent ids under which they keep state; operators that share a state have one id together.
+    pub states: Vec<&'static str>,
     /// Shards; a source has one task per partition instead.
     pub shards: u32,
     /// What it does, in half a sentence.

@@ -10,8 +10,10 @@ use payguard_operators::{
     card_profile::CardProfiles,
     card_sessions::CardSessionWindow,
     dedup,
+    matching::PaymentMatching,
     merchant_stats::MerchantStatsWindow,
     salted_stats::{CombineParts, SaltedStatsWindow},
+    sequences::SequenceRules,
     velocity::VelocityRule,
 };
 
@@ -155,11 +157,33 @@ fn source_topics(config: &Config) -> Vec<SourceTopic> {
     topics
 }
 
+/// Whether an operator runs; one that cannot be left out does.
+fn is_on(config: &Config, id: &str) -> bool {
+    !operator::ALL.contains(&id) || config.has_operator(id)
+}
+
+/// The ids under which the operators of a stage keep state.
+fn states(config: &Config, stage: &str) -> Vec<&'static str> {
+    let totals = if config.is_salted() { SaltedStatsWindow::ID } else { MerchantStatsWindow::ID };
+    let sequences = [operator::CARD_TESTING, operator::IMPOSSIBLE_TRAVEL].iter().any(|o| config.has_operator(o));
+    let states = match stage {
+        stage::DEDUP => vec![dedup::ID],
+        stage::WINDOW => vec![totals, CardSessionWindow::ID],
+        stage::COMBINE => vec![CombineParts::ID],
+        stage::RULES => vec![VelocityRule::ID, AmountSpikeRule::ID, SequenceRules::ID, CardProfiles::ID],
+        stage::MATCH => vec![PaymentMatching::ID],
+        _ => Vec::new(),
+    };
+    let keeps = |id: &&'static str| if *id == SequenceRules::ID { sequences } else { is_on(config, id) };
+    states.into_iter().filter(keeps).collect()
+}
+
 fn stages(config: &Config) -> Vec<Stage> {
     let new = |id: &str, kind, operators: &[&'static str], shards, summary| Stage {
         id: StageId::new(id),
         kind,
-        operators: operators.iter().copied().filter(|o| !operator::ALL.contains(o) || config.has_operator(o)).collect(),
+        operators: operators.iter().copied().filter(|o| is_on(config, o)).collect(),
+        states: states(config, id),
         shards,
         summary,
     };

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::SdkError;
+use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{
@@ -95,7 +96,8 @@ impl DynamoLedger {
         Ok(answer.item)
     }
 
-    fn head_update(&self, task: &TaskId, head: &Head) -> Result<Update, StoreError> {
+    /// The write of a head over the one with seq `previous`; 0 stands for none.
+    fn head_update(&self, task: &TaskId, head: &Head, previous: u64) -> Result<Update, StoreError> {
         let update = Update::builder()
             .table_name(&self.table)
             .key("task", text(self.task_key(task)))
@@ -113,12 +115,12 @@ impl DynamoLedger {
             .expression_attribute_values(":at", number(head.committed_at_ms))
             .expression_attribute_values(":idle", AttributeValue::Bool(head.idle))
             .expression_attribute_values(":body", binary(head.encode_to_vec()));
-        let update = match head.seq {
+        let update = match previous {
             // The lease may have created the item already.
-            1 => update.condition_expression("attribute_not_exists(#seq)"),
-            seq => update
+            0 => update.condition_expression("attribute_not_exists(#seq)"),
+            previous => update
                 .condition_expression("#seq = :previous")
-                .expression_attribute_values(":previous", number(seq - 1)),
+                .expression_attribute_values(":previous", number(previous)),
         };
         update.build().map_err(|err| invalid("commit", self.target(task, HEAD_ROW), err.to_string()))
     }
@@ -230,14 +232,12 @@ impl Ledger for DynamoLedger {
 
     async fn commit(&self, task: &TaskId, head: &Head, row: &CommitRow) -> Result<CommitReply, StoreError> {
         check_commit(head, row).map_err(|detail| invalid("commit", self.target(task, &log_row(row.seq)), detail))?;
-        let update = self.head_update(task, head)?;
+        let update = self.head_update(task, head, row.seq - 1)?;
         let put = self.row_put(task, row)?;
         let (head_bytes, row_bytes) = (head_item_bytes(&update), item_bytes(put.item()));
         for (name, bytes) in [("head", head_bytes), ("row", row_bytes)] {
-            if bytes > MAX_ITEM_BYTES {
-                let detail = format!("the {name} has {bytes} bytes; an item may have {MAX_ITEM_BYTES}");
-                return Err(invalid("commit", self.target(task, &log_row(row.seq)), detail));
-            }
+            check_size(name, bytes)
+                .map_err(|detail| invalid("commit", self.target(task, &log_row(row.seq)), detail))?;
         }
         self.usage.write_request();
         let answer = self
@@ -258,6 +258,58 @@ impl Ledger for DynamoLedger {
                 let transaction_units = 2 * (write_units(head_bytes) + write_units(row_bytes));
                 self.commit_reply(task, row.seq, transaction_units, err)
             }
+        }
+    }
+
+    async fn install_row(&self, task: &TaskId, row: &CommitRow) -> Result<CommitReply, StoreError> {
+        let target = || self.target(task, &log_row(row.seq));
+        let put = self.row_put(task, row)?;
+        let bytes = item_bytes(put.item());
+        check_size("row", bytes).map_err(|detail| invalid("install row", target(), detail))?;
+        self.usage.write_request();
+        let answer = self
+            .client
+            .put_item()
+            .table_name(&self.table)
+            .set_item(Some(put.item().clone()))
+            .condition_expression("attribute_not_exists(#row) OR #attempt = :attempt")
+            .expression_attribute_names("#row", "row")
+            .expression_attribute_names("#attempt", "attempt")
+            .expression_attribute_values(":attempt", text(&row.attempt))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        match answer {
+            Ok(done) => {
+                self.usage.wrote(done.consumed_capacity());
+                Ok(CommitReply::Committed)
+            }
+            Err(err) if matches!(err.as_service_error(), Some(PutItemError::ConditionalCheckFailedException(_))) => {
+                self.usage.refused_write(write_units(bytes));
+                Ok(CommitReply::Refused)
+            }
+            Err(err) => Err(store_error("install row", target(), err)),
+        }
+    }
+
+    async fn install_heads(&self, heads: &[(TaskId, Head)]) -> Result<CommitReply, StoreError> {
+        let Some((first, _)) = heads.first() else { return Ok(CommitReply::Committed) };
+        let (mut request, mut units) = (self.client.transact_write_items(), 0);
+        for (task, head) in heads {
+            let update = self.head_update(task, head, 0)?;
+            let bytes = head_item_bytes(&update);
+            let target = || self.target(task, HEAD_ROW);
+            check_size("head", bytes).map_err(|detail| invalid("install heads", target(), detail))?;
+            units += 2 * write_units(bytes);
+            request = request.transact_items(TransactWriteItem::builder().update(update).build());
+        }
+        self.usage.write_request();
+        match request.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await {
+            Ok(done) => {
+                done.consumed_capacity().iter().for_each(|capacity| self.usage.wrote(Some(capacity)));
+                Ok(CommitReply::Committed)
+            }
+            Err(err) => self.commit_reply(first, heads[0].1.seq, units, err),
         }
     }
 
@@ -433,6 +485,14 @@ pub(super) fn log_seq(row: &str) -> Option<u64> {
 fn head_item_bytes(update: &Update) -> usize {
     let values = update.expression_attribute_values().into_iter().flatten();
     item_bytes(update.key()) + item_bytes(values)
+}
+
+/// What is wrong with an item of so many bytes.
+fn check_size(name: &str, bytes: usize) -> Result<(), String> {
+    match bytes <= MAX_ITEM_BYTES {
+        true => Ok(()),
+        false => Err(format!("the {name} has {bytes} bytes; an item may have {MAX_ITEM_BYTES}")),
+    }
 }
 
 /// What is wrong with a commit before it is sent.

@@ -100,6 +100,11 @@ fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
+/// What an entry holds of ascending times.
+pub(super) fn to_steps(times: &[i64]) -> Vec<i64> {
+    steps(times).collect()
+}
+
 fn steps(times: &[i64]) -> impl Iterator<Item = i64> {
     let mut last = 0i64;
     times.iter().map(move |t| t.wrapping_sub(std::mem::replace(&mut last, *t)))

@@ -130,3 +130,29 @@ fn a_task_begins_with_the_least_of_what_those_before_it_had_reached() {
     assert_eq!(ahead(&read(7, 3)), [true, false]);
     assert_eq!(ahead(&read(8, 3)), [false, false]);
 }
+
+#[test]
+fn lesson_13_ranges_sources_and_moved_groups() {
+    let ranges = |shards: u32| (0..shards).map(|shard| Layout::first(shards).groups(shard)).collect::<Vec<_>>();
+    assert_eq!(ranges(4), [0..32, 32..64, 64..96, 96..128]);
+    assert_eq!(ranges(3), [0..43, 43..86, 86..128]);
+    assert_eq!(ranges(2), [0..64, 64..128]);
+    // Change, the old shards whose groups each new one takes over, groups that change their shard.
+    let cases: [(u32, u32, &[&[u32]], usize); 4] = [
+        (2, 4, &[&[0], &[0], &[1], &[1]], 96),
+        (2, 3, &[&[0], &[0, 1], &[1]], 63),
+        (4, 2, &[&[0, 1], &[2, 3]], 96),
+        (1, 2, &[&[0], &[0]], 64),
+    ];
+    for (old, new, sources, moved) in cases {
+        let (before, after) = (ranges(old), ranges(new));
+        for (mine, sources) in after.iter().zip(sources) {
+            let overlap = |theirs: &std::ops::Range<u32>| theirs.start < mine.end && mine.start < theirs.end;
+            let found: Vec<u32> = (0..old).filter(|shard| overlap(&before[*shard as usize])).collect();
+            assert_eq!(found, *sources, "{old} to {new}");
+        }
+        let owner = |ranges: &[std::ops::Range<u32>], group| ranges.iter().position(|range| range.contains(&group));
+        let found = (0..KEY_GROUPS).filter(|group| owner(&before, *group) != owner(&after, *group)).count();
+        assert_eq!(found, moved, "{old} to {new}");
+    }
+}

@@ -146,6 +146,7 @@ async fn lay_out(
         shards: head.shards,
         sealed: proposal.sealed,
         taken: proposal.taken,
+        restored_from: head.restored_from.clone(),
     };
     Ok((next, row))
 }

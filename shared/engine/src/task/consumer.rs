@@ -1,5 +1,6 @@
 //! Tasks that read upstream logs: stages with operators, and sinks.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use payguard_model::{EventTime, KEY_GROUPS, KeyGroup, ProcessingTime, key_group};
@@ -19,7 +20,7 @@ use crate::ids::{Seq, TaskId};
 use crate::logic::{DecodeError, LookupLogic, SinkLogic, StageLogic, take_stage_delta};
 use crate::resume::{Lead, Resume, lead, resume};
 use crate::row::{Broadcast, CommitRow, Head};
-use crate::store::{LeaseReply, Sink, SinkBatch, SinkReply};
+use crate::store::{LeaseReply, Sink, SinkBatch, SinkPosition, SinkReply};
 use crate::teeth::{Mutant, bites};
 
 /// A sink that got nothing to write still commits its positions this often, milliseconds.
@@ -316,20 +317,13 @@ impl ConsumerTask {
             *head = newer;
             position = patiently(&self.env.settings, || sink.position(&self.plan.task)).await?;
         }
+        if position == SinkPosition::default() && is_just_restored(head) {
+            return self.begin_sink(head, sink).await;
+        }
         match lead(head.seq(), position.seq) {
-            Lead::None => return Ok(()),
+            Lead::None if position.inputs == head.inputs => return Ok(()),
             Lead::One => {}
-            Lead::More | Lead::Behind => {
-                return Err(EngineError::Broken {
-                    task: self.plan.task.to_string(),
-                    invariant: "INV-6",
-                    detail: format!(
-                        "the sink holds batch {} and the ledger commit {}: the outputs do not belong to this state; \
-                         use the output folder of the earlier run, or a new folder together with a new state folder",
-                        position.seq, head.seq
-                    ),
-                });
-            }
+            Lead::None | Lead::More | Lead::Behind => return Err(self.foreign_sink(&position, head)),
         }
         let proposal = Proposal {
             inputs: position.inputs,
@@ -344,6 +338,30 @@ impl ConsumerTask {
                 .unwrap_or_else(Head::empty);
         }
         Ok(())
+    }
+
+    /// Tells an empty sink where a restored task begins: by a batch without records.
+    async fn begin_sink(&self, head: &Head, sink: &dyn Sink) -> Result<(), EngineError> {
+        let (inputs, counters) = (head.inputs.clone(), BTreeMap::new());
+        let batch = SinkBatch { seq: head.seq(), inputs, counters, records: Vec::new() };
+        match patiently(&self.env.settings, || sink.write(&self.plan.task, &batch)).await? {
+            SinkReply::Written => Ok(()),
+            SinkReply::Elsewhere(position) if position.seq == batch.seq && position.inputs == batch.inputs => Ok(()),
+            SinkReply::Elsewhere(position) => Err(self.foreign_sink(&position, head)),
+        }
+    }
+
+    fn foreign_sink(&self, position: &SinkPosition, head: &Head) -> EngineError {
+        EngineError::Broken {
+            task: self.plan.task.to_string(),
+            invariant: "INV-6",
+            detail: format!(
+                "the sink holds batch {} and the ledger commit {}: the outputs do not belong to this state; use the \
+                 output folder of the earlier run, or a new folder together with a new state folder or a restored \
+                 pipeline",
+                position.seq, head.seq
+            ),
+        }
     }
 
     /// Makes warm state current: as it is, by the deltas it missed, or by loading anew.
@@ -400,6 +418,11 @@ impl ConsumerTask {
         patiently(&self.env.settings, || self.env.ledger.release_lease(&self.plan.task, owner)).await?;
         Ok(())
     }
+}
+
+/// Whether a sink's task has done nothing since it was restored: its log is numbered anew, as its sink is empty.
+fn is_just_restored(head: &Head) -> bool {
+    !head.restored_from.is_empty() && head.seq == 1
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

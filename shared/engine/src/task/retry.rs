@@ -10,7 +10,7 @@ use crate::task::Settings;
 ///
 /// # Errors
 /// The last failure.
-pub(super) async fn patiently<T, F>(settings: &Settings, mut operation: impl FnMut() -> F) -> Result<T, StoreError>
+pub async fn patiently<T, F>(settings: &Settings, mut operation: impl FnMut() -> F) -> Result<T, StoreError>
 where
     F: Future<Output = Result<T, StoreError>>,
 {

@@ -78,6 +78,7 @@ fn check_stage(world: &World, stage: &StageId, tasks: &[(&TaskId, &TaskLog)]) ->
     for (task, log) in tasks {
         add_history(world, log, &mut history).map_err(|e| format!("INV-4: {task}: {e}"))?;
     }
+    add_restored(world, stage, &mut history).map_err(|e| format!("INV-4: restored {stage}: {e}"))?;
     history.values_mut().flat_map(BTreeMap::values_mut).for_each(|values| values.sort_by_key(|(at, _)| *at));
     let pages: Vec<&Page> = world.pages.values().filter(|page| page.address.stage == *stage).collect();
     for page in &pages {
@@ -127,6 +128,17 @@ fn add_history(world: &World, log: &TaskLog, history: &mut History) -> Result<()
             for (key, value) in decode(&part.operator, &part.changes)? {
                 keys.entry(key).or_default().push((version(row.generation, row.seq), value));
             }
+        }
+    }
+    Ok(())
+}
+
+/// Adds what restored tasks began with to what their logs tell.
+fn add_restored(world: &World, stage: &StageId, history: &mut History) -> Result<(), String> {
+    for page in world.restored.get(stage).into_iter().flatten() {
+        let keys = history.entry(page.address.operator.clone()).or_default();
+        for (key, value) in decode(&page.address.operator, &page.body)? {
+            keys.entry(key).or_default().push((page.version, value));
         }
     }
     Ok(())

@@ -57,6 +57,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut cases = states();
     cases.extend([ids(), commit_row(), message("head", head), message("rules", rules)]);
     cases.extend(records());
+    cases.extend(crate::savepoint::cases());
     cases
 }
 
@@ -141,7 +142,7 @@ fn input_state(at: i64) -> InputState {
     InputState { position: Position { at, within: 3 }, watermark_ms: at * 1_000, idle: true }
 }
 
-fn head(_version: u32) -> Head {
+fn head(version: u32) -> Head {
     Head {
         seq: 12,
         attempt: "a-1".to_owned(),
@@ -166,11 +167,15 @@ fn head(_version: u32) -> Head {
             to_group: 64,
             inputs: BTreeMap::from([("dedup/0".to_owned(), Position { at: 7, within: 1 })]),
         }],
+        restored_from: if version < 2 { String::new() } else { "savepoints/s".to_owned() },
     }
 }
 
 /// A message that is stored as it is. `of` gives the value that was written by a version.
-fn message<M: Message + PartialEq + Default + Debug + 'static>(name: &'static str, of: fn(u32) -> M) -> Case {
+pub(crate) fn message<M: Message + PartialEq + Default + Debug + 'static>(
+    name: &'static str,
+    of: fn(u32) -> M,
+) -> Case {
     Case {
         name,
         messages: vec![type_name::<M>()],

@@ -7,6 +7,7 @@
 mod cases;
 mod fixtures;
 mod profile;
+mod savepoint;
 
 use std::collections::BTreeSet;
 use std::path::Path;
