@@ -8,6 +8,7 @@ pub(crate) mod load;
 pub(crate) mod rescale;
 pub(crate) mod rules;
 pub(crate) mod run;
+pub(crate) mod savepoint;
 pub(crate) mod stack;
 pub(crate) mod status;
 pub(crate) mod summary;

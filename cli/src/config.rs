@@ -16,6 +16,11 @@ pub(crate) fn keep(config: &Config, state: &Path) -> std::io::Result<()> {
     std::fs::write(state.join(STATE_FILE), config.to_toml())
 }
 
+/// The same for a folder that holds none yet.
+pub(crate) fn keep_first(config: &Config, state: &Path) -> std::io::Result<()> {
+    if state.join(STATE_FILE).exists() { Ok(()) } else { keep(config, state) }
+}
+
 #[derive(clap::Args)]
 pub(crate) struct ConfigArgs {
     /// Configuration file [default: payguard.toml if it exists]
@@ -66,6 +71,18 @@ impl ConfigArgs {
             false => Config::default(),
         };
         self.load(base)
+    }
+
+    /// The same configuration for a pipeline of another name.
+    pub(crate) fn renamed(config: Config, pipeline: &str) -> Result<Config, ConfigError> {
+        config.load(None, [], &[], &[("pipeline".to_owned(), pipeline.to_owned())])
+    }
+
+    /// The shards that file, variables or flags name: what is merely the default is not asked for.
+    pub(crate) fn asked_shards(&self) -> Result<Vec<(&'static str, u32)>, ConfigError> {
+        let with = |shards| self.load(Config { shards: Shards::all(shards), ..Config::default() });
+        let (one, two) = (with(1)?.shards.by_stage(), with(2)?.shards.by_stage());
+        Ok(one.into_iter().zip(two).filter(|(one, two)| one == two).map(|(one, _)| one).collect())
     }
 
     fn overrides(&self) -> Vec<(String, String)> {

@@ -6,6 +6,7 @@ mod text;
 mod commands;
 mod config;
 mod log;
+mod savepoints;
 mod session;
 
 use std::process::ExitCode;
@@ -34,6 +35,8 @@ enum Command {
     Run(commands::run::Args),
     /// Write files of generated payments (and confirmations)
     Generate(commands::generate::Args),
+    /// Save a pipeline without stopping it, and begin new ones from there
+    Savepoint(commands::savepoint::Args),
     /// Show every task's progress; name a stage that is stuck
     Status(commands::status::Args),
     /// Show which stage is the bottleneck, and how evenly its tasks are loaded
@@ -78,6 +81,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Demo(args) => commands::demo::run(&args, &cli.config),
         Command::Run(args) => commands::run::run(&args, &cli.config),
         Command::Generate(args) => commands::generate::run(&args),
+        Command::Savepoint(args) => commands::savepoint::run(&args, &cli.config),
         Command::Status(args) => commands::status::run(&args, &cli.config),
         Command::Load(args) => commands::load::run(&args, &cli.config),
         Command::Rescale(args) => commands::rescale::run(&args, &cli.config),

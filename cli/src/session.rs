@@ -4,20 +4,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use payguard_aws::usage::Usage;
+use payguard_aws::{Clients, Tables};
 use payguard_directory::{FileDirectory, MerchantDirectory, SeededDirectory};
 use payguard_engine::task::Env;
-use payguard_local::embedded::{EmbeddedStack, StackOptions};
+use payguard_local::embedded::{BUCKET, EmbeddedStack, StackOptions};
 use payguard_local::endpoints::Endpoints;
 use payguard_local::runner::LocalPipeline;
 use payguard_local::stores::{self, Connection};
 use payguard_sink_file::{FileSink, SinkObserver};
 use payguard_topology::Config;
+use payguard_topology::begun::as_begun;
 
-use crate::{Failure, config};
+use crate::{Failure, config, savepoints};
 
 /// Embedded stores, a pipeline over them, and what they were used for.
 pub(crate) struct Session {
     pub(crate) pipeline: LocalPipeline,
+    pub(crate) sink: Arc<FileSink>,
     pub(crate) usage: Arc<Usage>,
     pub(crate) stack: EmbeddedStack,
 }
@@ -32,6 +35,18 @@ impl Session {
         merchants: Option<&Path>,
         observer: Option<Arc<dyn SinkObserver>>,
     ) -> Result<Session, Failure> {
+        Session::open_after(config, state, out, merchants, observer, async |_, _, config| Ok(config)).await
+    }
+
+    /// The same after `first` has been done to the stores, with the configuration that it makes of the one asked for.
+    pub(crate) async fn open_after(
+        config: Config,
+        state: Option<&Path>,
+        out: &Path,
+        merchants: Option<&Path>,
+        observer: Option<Arc<dyn SinkObserver>>,
+        first: impl AsyncFnOnce(&EmbeddedStack, &Env, Config) -> Result<Config, Failure>,
+    ) -> Result<Session, Failure> {
         let directory: Arc<dyn MerchantDirectory> = match merchants {
             Some(path) => Arc::new(FileDirectory::open(path)?),
             None => Arc::new(SeededDirectory),
@@ -40,13 +55,18 @@ impl Session {
         let stack = EmbeddedStack::start(options).await?;
         if let Some(dir) = state {
             Endpoints::of(&stack).write(dir)?;
-            config::keep(&config, dir)?;
         }
         let usage = Arc::new(Usage::default());
         let env = stores::env(&stack, &config, &usage);
+        let config = first(&stack, &env, config).await?;
+        let config = as_begun(&env, config).await?;
+        if let Some(dir) = state {
+            config::keep(&config, dir)?;
+        }
         let topics: Vec<&str> = payguard_publish::TOPICS.into_iter().chain([payguard_totals::TABLE]).collect();
         let sink = Arc::new(FileSink::open(out, &topics, observer)?);
-        Ok(Session { pipeline: LocalPipeline::new(Arc::new(config), env, sink, directory), usage, stack })
+        let pipeline = LocalPipeline::new(Arc::new(config), env, sink.clone(), directory);
+        Ok(Session { pipeline, sink, usage, stack })
     }
 }
 
@@ -59,6 +79,65 @@ pub(crate) struct Place {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// The stores of a pipeline: those of a state folder, or those that the environment names.
+pub(crate) struct Stores {
+    pub(crate) env: Env,
+    pub(crate) clients: Clients,
+    bucket: String,
+    folder: Option<Connection>,
+}
+
+impl Stores {
+    /// Opens the stores of a state folder; without one those of a deployed pipeline, as its functions find them.
+    pub(crate) async fn open(state: Option<&Path>, config: &Config) -> Result<Stores, Failure> {
+        if let Some(state) = state {
+            if !state.is_dir() {
+                return Err(format!("{}: there is no such state folder", state.display()).into());
+            }
+            let connection = Connection::open(state, config).await?;
+            let (env, clients) = (connection.env.clone(), connection.clients.clone());
+            return Ok(Stores { env, clients, bucket: BUCKET.to_owned(), folder: Some(connection) });
+        }
+        let need = |name: &str| match std::env::var(name) {
+            Ok(value) if !value.is_empty() => Ok(value),
+            _ => Err(format!("say --state DIR, or name the deployed stores: {name} is not set")),
+        };
+        let tables = Tables { ledger: need("PAYGUARD_LEDGER_TABLE")?, state: need("PAYGUARD_STATE_TABLE")? };
+        let bucket = need("PAYGUARD_SEGMENT_BUCKET")?;
+        let clients = clients_from_env().await?;
+        let env = stores::env_of(&clients, &tables, &bucket, config, &Arc::default());
+        Ok(Stores { env, clients, bucket, folder: None })
+    }
+
+    /// Where savepoints of deployed stores are by default.
+    pub(crate) fn default_savepoints(&self) -> String {
+        format!("s3://{}/{}", self.bucket, savepoints::FOLDER)
+    }
+
+    pub(crate) async fn close(self) {
+        if let Some(connection) = self.folder {
+            connection.close().await;
+        }
+    }
+}
+
+/// Clients of AWS, or of what the usual variables point to.
+#[cfg(feature = "aws")]
+async fn clients_from_env() -> Result<Clients, Failure> {
+    Ok(payguard_aws::lambda::clients_from_env().await.stores)
+}
+
+/// Clients of local stores, as `payguard stack` serves them: without the feature `aws` there is no TLS.
+#[cfg(not(feature = "aws"))]
+async fn clients_from_env() -> Result<Clients, Failure> {
+    let endpoint = |name: &str| match std::env::var(name) {
+        Ok(url) if url.starts_with("http://") => Ok(url),
+        _ => Err(format!("{name} is no http:// endpoint; for stores in AWS build payguard with --features aws")),
+    };
+    let (dynamodb, s3) = (endpoint("AWS_ENDPOINT_URL_DYNAMODB")?, endpoint("AWS_ENDPOINT_URL_S3")?);
+    Ok(payguard_aws::embedded_clients(&dynamodb, &s3))
 }
 
 /// Does something with the stores of a state folder, in use or not.

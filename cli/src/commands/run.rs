@@ -5,16 +5,20 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use payguard_local::bounded::{self, Inputs};
+use payguard_engine::task::Env;
+use payguard_local::bounded::{self, Inputs, Outcome};
+use payguard_local::embedded::EmbeddedStack;
 use payguard_local::file_source::FileSourceError;
+use payguard_local::runner::LocalPipeline;
 use payguard_topology::Config;
 use payguard_topology::config::AlignmentMode;
 
-use super::summary;
+use super::{savepoint, summary};
 use crate::Failure;
 use crate::config::ConfigArgs;
+use crate::savepoints::{Named, SessionSinks, bring_back, folder_of, restored_in_words, take};
 use crate::session::Session;
-use crate::text::chain;
+use crate::text::{chain, grouped};
 
 /// How often the progress line is drawn anew.
 const REDRAW: Duration = Duration::from_millis(250);
@@ -39,6 +43,24 @@ pub(crate) struct Args {
     /// Folder for the durable state; a run that was killed continues from it [default: in memory]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+    /// Stop, without ending the input, once so many payments of every file are processed; run again to go on
+    #[arg(long, value_name = "N")]
+    stop_after: Option<u64>,
+    /// After stopping take a savepoint of this name and print its path
+    #[arg(long, value_name = "NAME", requires = "stop_after")]
+    savepoint: Option<String>,
+    /// Before the savepoint end the input: all windows close, incomplete ones too. Never for a release
+    #[arg(long, requires = "savepoint")]
+    drain: bool,
+    /// Begin from a savepoint, given by its path or its name; a run that was killed goes on
+    #[arg(long, value_name = "SAVEPOINT")]
+    restore: Option<String>,
+    /// With --restore: give up, for good, what this pipeline has no place for
+    #[arg(long, requires = "restore")]
+    allow_dropped: bool,
+    /// Where savepoints are [default: savepoints/ in the state folder]
+    #[arg(long, value_name = "DIR|s3://BUCKET/PREFIX")]
+    savepoints: Option<String>,
     /// Print the summary as JSON, with the resources used
     #[arg(long)]
     json: bool,
@@ -50,17 +72,23 @@ pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure>
     if args.confirmations.is_none() {
         base.source.confirmations_topic.clear();
     }
+    let asked = config.asked_shards()?;
     let config = config.load(base)?;
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(process(args, config))
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(process(args, config, &asked))
 }
 
-async fn process(args: &Args, config: Config) -> Result<ExitCode, Failure> {
+async fn process(args: &Args, config: Config, asked: &[(&str, u32)]) -> Result<ExitCode, Failure> {
     let mut bytes = 0;
     for path in args.payments.iter().chain(&args.confirmations) {
         bytes += std::fs::metadata(path).map_err(|e| format!("{}: {e}", path.display()))?.len();
     }
     let merchants = args.merchants.as_deref();
-    let session = Session::open(config, args.state.as_deref(), &args.out, merchants, None).await?;
+    let (state, out) = (args.state.as_deref(), &args.out);
+    let first = async |stack: &EmbeddedStack, env: &Env, config: Config| match &args.restore {
+        Some(restore) => begin_from(args, restore, stack, env, &config, asked).await,
+        None => Ok(config),
+    };
+    let session = Session::open_after(config, state, out, merchants, None, first).await?;
     let started = Instant::now();
     let bar = progress_bar(bytes)?;
     let inputs = Inputs {
@@ -68,9 +96,12 @@ async fn process(args: &Args, config: Config) -> Result<ExitCode, Failure> {
         confirmations: args.confirmations.clone(),
         rules: args.rules.clone(),
     };
-    let result = bounded::run(&session.pipeline, &inputs, |bytes| bar.inc(bytes)).await;
+    let result = bounded::run_until(&session.pipeline, &inputs, args.stop_after, |bytes| bar.inc(bytes)).await;
     bar.finish_and_clear();
-    let lines = result.map_err(|error| advise(&error, args.state.is_some()))?;
+    let lines = match result.map_err(|error| advise(&error, args.state.is_some()))? {
+        Outcome::Finished(lines) => lines,
+        Outcome::Stopped(payments) => return stopped(args, session, payments).await,
+    };
     let heads = session.pipeline.heads().await?;
     let summary = summary::Summary::of(&session, &heads, lines, started.elapsed(), &args.out);
     if args.state.is_some() {
@@ -80,6 +111,51 @@ async fn process(args: &Args, config: Config) -> Result<ExitCode, Failure> {
     let text = if args.json { summary.to_json() } else { summary.to_text() };
     say!("{text}");
     Ok(if summary.discrepancies.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Restores a savepoint into this run's stores, if that was not done before; returns the configuration it has then.
+async fn begin_from(
+    args: &Args,
+    restore: &str,
+    stack: &EmbeddedStack,
+    env: &Env,
+    config: &Config,
+    asked: &[(&str, u32)],
+) -> Result<Config, Failure> {
+    let named = named(args, restore)?;
+    let files = named.files(stack.clients())?;
+    let brought = bring_back(env, config, &*files, named.name, args.allow_dropped, asked).await?;
+    eprintln!("{}", restored_in_words(&brought, &config.pipeline));
+    Ok(brought.restored.config)
+}
+
+/// What is left to do for a run that was told to stop.
+async fn stopped(args: &Args, session: Session, payments: u64) -> Result<ExitCode, Failure> {
+    let Some(name) = &args.savepoint else {
+        session.stack.stop().await;
+        match args.json {
+            true => say!("{}", serde_json::json!({ "stopped_after": payments })),
+            false => {
+                say!("stopped after {} payments; the same command without --stop-after goes on", grouped(payments))
+            }
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    let named = named(args, name)?;
+    let files = named.files(session.stack.clients())?;
+    if args.drain {
+        bounded::drain(&session.pipeline).await?;
+    }
+    let sinks = SessionSinks(session.sink.clone());
+    let LocalPipeline { env, config, .. } = &session.pipeline;
+    let taken = take(env, config, &*files, named.name, Some(&sinks)).await?;
+    session.stack.stop().await;
+    savepoint::tell(&taken, args.json);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn named<'a>(args: &Args, name: &'a str) -> Result<Named<'a>, Failure> {
+    Named::of(name, args.savepoints.as_deref(), || args.state.as_deref().map(folder_of))
 }
 
 /// The error, with what it means for the work done so far.

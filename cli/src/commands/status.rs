@@ -36,6 +36,9 @@ pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure>
         say!("{}", json(&rows, &heads, &collected, stuck.as_deref()));
     } else {
         print(&table(&rows, SystemClock.now().0));
+        if let Some(from) = restored_from(&heads) {
+            say!("\nrestored from {from}");
+        }
         let counted = counters(&heads);
         if !counted.is_empty() {
             print(&format!("\n{counted}"));
@@ -48,6 +51,11 @@ pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure>
         }
     }
     Ok(if stuck.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The savepoint that the pipeline began with, if it did.
+fn restored_from(heads: &[(TaskId, Head)]) -> Option<&str> {
+    heads.iter().map(|(_, head)| head.restored_from.as_str()).find(|from| !from.is_empty())
 }
 
 /// What has been collected since the pipeline began.
@@ -75,7 +83,7 @@ fn json(rows: &[Progress], heads: &[(TaskId, Head)], collected: &Collected, stuc
     };
     json!({
         "tasks": rows.iter().map(task).collect::<Vec<_>>(), "counters": accounting::totals(heads),
-        "collected": collected, "stuck": stuck,
+        "collected": collected, "stuck": stuck, "restored_from": restored_from(heads),
     })
 }
 
