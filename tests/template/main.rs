@@ -47,17 +47,27 @@ impl Template {
         Template::with(1, false)
     }
 
+    /// The template of a deployment that is not active.
+    fn inactive() -> Template {
+        Template::of(1, false, false)
+    }
+
     /// The same for every choice that decides which resources there are.
     fn all() -> Vec<Template> {
         vec![Template::with(1, false), Template::with(8, false), Template::with(1, true), Template::with(8, true)]
     }
 
     fn with(salts: u32, database: bool) -> Template {
+        Template::of(salts, database, true)
+    }
+
+    fn of(salts: u32, database: bool, active: bool) -> Template {
         let text = std::fs::read_to_string(workspace().join("template.yaml")).expect("template.yaml is readable");
         let mut root: Value = serde_yaml_ng::from_str(&text).expect("template.yaml is YAML");
         let holds = |condition: &str| match condition {
             "StatsAreSalted" => salts > 1,
             "DirectoryIsDatabase" => database,
+            "IsActive" => active,
             other => panic!("no condition {other} is known here"),
         };
         let conditions = set(root["Conditions"].as_mapping().into_iter().flatten().map(|(name, _)| self::text(name)));
@@ -523,11 +533,40 @@ fn stores_are_kept_encrypted_and_recoverable() {
     assert!(access.len() == 4 && access.values().all(|v| v.as_bool() == Some(true)));
     assert!(!bucket["Properties"]["BucketEncryption"].is_null());
     let rule = &bucket["Properties"]["LifecycleConfiguration"]["Rules"][0];
+    assert_eq!(text(&rule["Prefix"]), "${Pipeline}/", "savepoints in the same bucket stay");
     assert_eq!(text(&rule["ExpirationInDays"]), "Ref SegmentExpirationDays");
     let policy = template.resources("AWS::S3::BucketPolicy")["SegmentBucketPolicy"];
     let statement = &policy["Properties"]["PolicyDocument"]["Statement"][0];
     assert_eq!(text(&statement["Effect"]), "Deny");
     assert_eq!(text(&statement["Condition"]["Bool"]["aws:SecureTransport"]), "false");
+}
+
+/// Nothing may begin in a deployment into which a savepoint is to be restored.
+#[test]
+fn a_deployment_that_is_not_active_starts_nothing() {
+    for (template, active) in [(Template::read(), true), (Template::inactive(), false)] {
+        let (mut topics, mut schedules) = (0, 0);
+        for function in template.functions().into_values() {
+            let events = function["Properties"]["Events"].as_mapping().into_iter().flatten();
+            for event in events.map(|(_, event)| event) {
+                match &*text(&event["Type"]) {
+                    "MSK" => {
+                        assert_eq!(event["Properties"]["Enabled"].as_bool(), Some(active));
+                        topics += 1;
+                    }
+                    "Schedule" => {
+                        let state = if active { "ENABLED" } else { "DISABLED" };
+                        assert_eq!(text(&event["Properties"]["State"]), state);
+                        schedules += 1;
+                    }
+                    other => panic!("{other} events are not stopped"),
+                }
+            }
+        }
+        assert_eq!((topics, schedules), (3, 1));
+    }
+    let source = std::fs::read_to_string(workspace().join("template.yaml")).expect("template.yaml is readable");
+    assert_eq!(source.matches("!If [IsActive, true, false]").count(), 3);
 }
 
 #[test]
