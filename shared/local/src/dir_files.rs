@@ -58,7 +58,9 @@ impl FileStore for DirFiles {
             open.write_all(&bytes)?;
             // A savepoint is meant to outlive a power cut.
             open.sync_data()?;
-            fs::rename(&draft, file)
+            fs::rename(&draft, file)?;
+            // Its name is in the folder, which is written apart.
+            file.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_data())
         })
         .await
     }
