@@ -33,7 +33,7 @@ ROUND = 50
 def binaries():
     """The simulation tests, built: path by name."""
     tests = tomllib.loads((ROOT / "tests" / "Cargo.toml").read_text())["test"]
-    names = [test["name"] for test in tests if test["path"].startswith("sim/")]
+    names = [test["name"] for test in tests if test["path"].startswith(("sim/", "savepoint/"))]
     chosen = [argument for name in names for argument in ("--test", name)]
     command = [*CARGO, *chosen, "--no-run", "--message-format=json-render-diagnostics"]
     built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -51,7 +51,8 @@ def run(name, path, coverage, seeds=None, only=()):
         env["SIM_SEEDS"] = seeds
     exact = ["--exact", *only] if only else []
     out = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    done = subprocess.run([path, *exact], cwd=ROOT / "tests", env=env, **out)
+    # Those of real commands are no simulation.
+    done = subprocess.run([path, "--skip", "command::", *exact], cwd=ROOT / "tests", env=env, **out)
     if done.returncode == 0:
         return []
     names = re.findall(r"^test (\S+) \.\.\. FAILED", done.stdout, re.M)
