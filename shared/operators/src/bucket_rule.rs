@@ -7,6 +7,7 @@
 //! registered when the bucket is new, and all payments of a bucket share it.
 
 use payguard_model::EventTime;
+use serde::Serialize;
 
 use crate::buckets::{BucketSize, BucketedSum};
 use crate::{Context, TimerDomain};
@@ -24,6 +25,35 @@ pub struct RuleState {
     /// Event time of the last alert, milliseconds.
     #[prost(int64, optional, tag = "2")]
     pub(crate) last_alert_at: Option<i64>,
+}
+
+/// What a rule remembers of a card, for people.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RuleView {
+    /// The buckets that are not empty, ascending by time.
+    pub buckets: Vec<BucketView>,
+    /// Event time of the last alert, milliseconds.
+    pub last_alert_ms: Option<i64>,
+}
+
+/// One bucket of a rule, for people.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BucketView {
+    /// Its start, milliseconds of event time.
+    pub start_ms: i64,
+    /// Payments or minor units in it.
+    pub sum: i64,
+}
+
+impl RuleState {
+    /// The state with the starts of its buckets, which have this size.
+    #[must_use]
+    pub fn view(&self, size: BucketSize) -> RuleView {
+        let bucket = |(start, sum): (EventTime, i64)| BucketView { start_ms: start.0, sum };
+        RuleView { buckets: self.buckets.buckets(size).map(bucket).collect(), last_alert_ms: self.last_alert_at }
+    }
 }
 
 /// Constants of one rule.

@@ -109,6 +109,12 @@ impl BucketedSum {
         self.remove_first(over);
     }
 
+    /// The buckets, ascending: start and sum.
+    pub fn buckets(&self, size: BucketSize) -> impl Iterator<Item = (EventTime, i64)> {
+        let start = move |distance| EventTime(at_distance(self.first, distance).saturating_mul(size.0));
+        self.distances.iter().zip(&self.sums).map(move |(&distance, &sum)| (start(distance), sum))
+    }
+
     /// How many buckets are kept.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -13,6 +13,7 @@
 use std::ops::Range;
 
 use payguard_model::{CardSession, EventTime, Payment};
+use serde::Serialize;
 
 use crate::{Context, KeyedOperator, TimerDomain};
 
@@ -23,13 +24,16 @@ pub const SESSION_GAP_MS: i64 = 30_000;
 pub const LATE_DROPPED: &str = "late_dropped";
 
 /// A session that may still grow.
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct LiveSession {
     /// Time of the first payment, milliseconds.
     #[prost(int64, tag = "1")]
+    #[serde(rename = "firstPaymentMs")]
     first_ms: i64,
     /// Time of the last payment, milliseconds.
     #[prost(int64, tag = "2")]
+    #[serde(rename = "lastPaymentMs")]
     last_ms: i64,
     /// Payments so far.
     #[prost(int64, tag = "3")]
@@ -40,7 +44,8 @@ pub struct LiveSession {
 }
 
 /// The live sessions of one card, ascending by time; seldom more than one.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct CardState {
     /// The sessions.
     #[prost(message, repeated, tag = "1")]

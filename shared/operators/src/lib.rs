@@ -35,7 +35,7 @@ mod lesson_tests;
 #[cfg(test)]
 mod model_tests;
 
-pub use bucket_rule::RuleState;
+pub use bucket_rule::{BucketView, RuleState, RuleView};
 pub use matching::{MatchEvent, MatchOutput};
 pub use minute_windows::{WindowTotal, WindowTotals};
 pub use operator::{Context, KeyedOperator, TimerDomain, Timers, Times};

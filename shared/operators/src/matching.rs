@@ -10,6 +10,7 @@ pub mod join;
 pub mod unconfirmed;
 
 use payguard_model::{ConfirmedPayment, EventTime, FraudAlert, Payment, PaymentConfirmation};
+use serde::Serialize;
 
 use crate::detail::DetailLanguage;
 use crate::{Context, KeyedOperator, TimerDomain};
@@ -36,7 +37,8 @@ pub enum MatchOutput {
 }
 
 /// What is remembered of one payment id.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct MatchState {
     /// The join's.
     #[prost(message, required, tag = "1")]

@@ -7,6 +7,7 @@
 //! when it is new.
 
 use payguard_model::{EventTime, Payment};
+use serde::{Serialize, Serializer};
 
 use crate::{Context, TimerDomain};
 
@@ -14,10 +15,12 @@ use crate::{Context, TimerDomain};
 pub(crate) const WINDOW_SIZE_MS: i64 = 60_000;
 
 /// The total of one window that may still change.
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct WindowTotal {
     /// Number of the window, counted from the epoch.
     #[prost(int64, tag = "1")]
+    #[serde(rename = "windowStartMs", serialize_with = "as_window_start")]
     pub(crate) index: i64,
     /// Payments so far.
     #[prost(int64, tag = "2")]
@@ -28,7 +31,8 @@ pub struct WindowTotal {
 }
 
 /// The windows of one key, ascending by time; seldom more than three.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct WindowTotals {
     /// The windows.
     #[prost(message, repeated, tag = "1")]
@@ -105,6 +109,11 @@ pub(crate) fn index_of(t: EventTime) -> i64 {
 /// Start of a window, inclusive; also the end, exclusive, of the one before.
 pub(crate) fn window_start(index: i64) -> i64 {
     index.saturating_mul(WINDOW_SIZE_MS)
+}
+
+/// Writes the number of a window as its start.
+pub(crate) fn as_window_start<S: Serializer>(index: &i64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_i64(window_start(*index))
 }
 
 /// End of a window, exclusive; stops at the end of the scale.

@@ -15,6 +15,7 @@ pub mod card_testing;
 pub mod impossible_travel;
 
 use payguard_model::{EventTime, FraudAlert, Payment};
+use serde::Serialize;
 
 use crate::detail::DetailLanguage;
 use crate::{Context, KeyedOperator, TimerDomain};
@@ -26,10 +27,12 @@ pub const CARD_TESTING_LATE: &str = "card_testing_late";
 pub const IMPOSSIBLE_TRAVEL_LATE: &str = "impossible_travel_late";
 
 /// A payment that waits for the watermark: what the automata and the alert need of it.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Pending {
     /// Event time, milliseconds.
     #[prost(int64, tag = "1")]
+    #[serde(rename = "eventTimeMs")]
     pub(crate) t_ms: i64,
     /// The payment.
     #[prost(string, tag = "2")]
@@ -52,7 +55,8 @@ pub struct Pending {
 }
 
 /// What is remembered of one card.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct SequenceState {
     /// Payments after the watermark, by time, then by arrival.
     #[prost(message, repeated, tag = "1")]

@@ -7,6 +7,7 @@
 //! is on time any more.
 
 use payguard_model::{ConfirmedPayment, EventTime, Payment, PaymentConfirmation};
+use serde::Serialize;
 
 use super::{MAX_DELAY_MS, MatchOutput, deadline};
 use crate::{Context, TimerDomain};
@@ -18,10 +19,12 @@ pub const LATE_PAYMENTS: &str = "late_payments";
 pub const LATE_CONFIRMATIONS: &str = "late_confirmations";
 
 /// A payment that may still be confirmed.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct JoinPayment {
     /// Event time, milliseconds.
     #[prost(int64, tag = "1")]
+    #[serde(rename = "eventTimeMs")]
     t_ms: i64,
     /// Its merchant.
     #[prost(string, tag = "2")]
@@ -32,10 +35,12 @@ pub struct JoinPayment {
 }
 
 /// A confirmation whose payment may still come.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct JoinConfirmation {
     /// Event time, milliseconds.
     #[prost(int64, tag = "1")]
+    #[serde(rename = "eventTimeMs")]
     t_ms: i64,
     /// What the bank said.
     #[prost(string, optional, tag = "2")]
@@ -43,7 +48,8 @@ pub struct JoinConfirmation {
 }
 
 /// The two sides of one payment id, each by time, then by arrival; seldom more than one of each.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct JoinState {
     /// The payments.
     #[prost(message, repeated, tag = "1")]

@@ -6,6 +6,7 @@
 //! wait, one left by an earlier confirmation or payment too; as in the course.
 
 use payguard_model::{Payment, PaymentConfirmation};
+use serde::Serialize;
 
 use super::{MatchOutput, deadline};
 use crate::{Context, TimerDomain};
@@ -14,10 +15,12 @@ use crate::{Context, TimerDomain};
 pub const RULE_ID: &str = "unconfirmed";
 
 /// What the alert needs of a payment that waits.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct WaitingPayment {
     /// Event time, milliseconds.
     #[prost(int64, tag = "1")]
+    #[serde(rename = "eventTimeMs")]
     t_ms: i64,
     /// The card.
     #[prost(string, tag = "2")]
@@ -34,7 +37,8 @@ pub struct WaitingPayment {
 }
 
 /// What the rule remembers of one payment id.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct WaitState {
     /// The payment that waits for its confirmation; its timer is at its deadline.
     #[prost(message, optional, tag = "1")]
@@ -44,6 +48,7 @@ pub struct WaitState {
     is_confirmed: bool,
     /// Times of the other timers that are set, those of confirmations and of payments that another one replaced.
     #[prost(sint64, repeated, tag = "3")]
+    #[serde(rename = "otherTimersMs")]
     other_timers: Vec<i64>,
 }
 

@@ -1,17 +1,19 @@
 //! Phase 2: the parts of a merchant's minute as one total.
 
 use payguard_model::{EventTime, MerchantPart, MerchantStats};
+use serde::Serialize;
 
 use super::windows;
 use crate::merchant_stats::LATE_FIRINGS;
-use crate::minute_windows::{index_of, max_timestamp, window_end, window_start};
+use crate::minute_windows::{as_window_start, index_of, max_timestamp, window_end, window_start};
 use crate::{Context, KeyedOperator, TimerDomain};
 
 /// Counter of parts dropped because their window was forgotten. It stays 0 when the watermark follows the parts.
 pub const LATE_PARTS: &str = "late_parts";
 
 /// The latest part of one salt.
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct PartTotal {
     /// The salt.
     #[prost(uint32, tag = "1")]
@@ -25,10 +27,12 @@ pub struct PartTotal {
 }
 
 /// The parts of one window.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct CombinedWindow {
     /// Number of the window, counted from the epoch.
     #[prost(int64, tag = "1")]
+    #[serde(rename = "windowStartMs", serialize_with = "as_window_start")]
     index: i64,
     /// The parts, ascending by salt.
     #[prost(message, repeated, tag = "2")]
@@ -36,7 +40,8 @@ pub struct CombinedWindow {
 }
 
 /// The windows of one merchant, ascending by time; seldom more than three.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct CombinedWindows {
     /// The windows.
     #[prost(message, repeated, tag = "1")]

@@ -3,6 +3,8 @@
 //! Any other payment breaks the series, a large one too early as well. Only the last small payments decide: of a longer
 //! series it is enough that its last three lie within the time. The match is the whole series within the time.
 
+use serde::Serialize;
+
 use super::{Match, Pending};
 
 /// Id of the rule in its alerts.
@@ -24,7 +26,8 @@ pub const WINDOW_MS: i64 = 300_000;
 pub const MAX_PROBES: usize = 20;
 
 /// The probes directly before the next payment, by time.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ProbeRun {
     /// The probes, the last [`MAX_PROBES`] at most.
     #[prost(message, repeated, tag = "1")]
@@ -32,10 +35,12 @@ pub struct ProbeRun {
 }
 
 /// A small payment.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Probe {
     /// Event time, milliseconds.
     #[prost(int64, tag = "1")]
+    #[serde(rename = "eventTimeMs")]
     t_ms: i64,
     /// The payment.
     #[prost(string, tag = "2")]

@@ -3,6 +3,8 @@
 //! The payment that ends a match does not begin the next one: DE, ES, FR is one match, DE, ES, FR, NL are two. An
 //! absent country is a country of its own here, as in the course: it differs from every other and equals itself.
 
+use serde::Serialize;
+
 use super::{Match, Pending};
 
 /// Id of the rule in its alerts.
@@ -12,7 +14,8 @@ pub const RULE_ID: &str = "impossible-travel";
 pub const WINDOW_MS: i64 = 600_000;
 
 /// The payment directly before the next one, unless it ended a match.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Travel {
     /// The payment.
     #[prost(message, optional, tag = "1")]
@@ -20,10 +23,12 @@ pub struct Travel {
 }
 
 /// Where a card was.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Stay {
     /// Event time, milliseconds.
     #[prost(int64, tag = "1")]
+    #[serde(rename = "eventTimeMs")]
     t_ms: i64,
     /// The payment.
     #[prost(string, tag = "2")]
