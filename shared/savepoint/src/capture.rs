@@ -288,7 +288,7 @@ async fn load_pages(env: &Env, stage: &StageId, group: u32) -> Result<Vec<Page>,
 ///
 /// # Errors
 /// When the segment store fails for good, the segment was collected or the bytes are not those that were committed.
-pub(crate) async fn slice_of(
+pub async fn slice_of(
     env: &Env,
     task: &TaskId,
     row: &CommitRow,
@@ -315,7 +315,7 @@ fn collected(task: &TaskId, seq: u64) -> SavepointError {
 ///
 /// # Errors
 /// When they are gone.
-pub(crate) async fn rows_after(env: &Env, task: &TaskId, at: u64) -> Result<Vec<CommitRow>, SavepointError> {
+pub async fn rows_after(env: &Env, task: &TaskId, at: u64) -> Result<Vec<CommitRow>, SavepointError> {
     let limits = RowLimits { rows: ROWS };
     match patiently(&env.settings, || env.ledger.load_rows(task, Seq(at), limits)).await {
         Ok(rows) if rows.is_empty() => Err(collected(task, at + 1)),

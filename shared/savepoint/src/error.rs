@@ -39,7 +39,8 @@ impl SavepointError {
     }
 
     /// Whether rows were collected before they were read.
-    pub(crate) fn is_collected(&self) -> bool {
+    #[must_use]
+    pub fn is_collected(&self) -> bool {
         matches!(self, SavepointError::Refused(Refusal::Collected { .. }))
     }
 }

@@ -19,12 +19,13 @@ mod create;
 mod cut;
 mod error;
 pub mod format;
-mod overlay;
+pub mod overlay;
 mod plan;
 mod restore;
 mod rows;
 mod verify;
 
+pub use capture::{rows_after, slice_of};
 pub use catalog::{Listed, delete, list, show};
 pub use create::{Create, Progress, SinkPositions, create};
 pub use error::{Refusal, SavepointError};

@@ -15,7 +15,7 @@ type OfOperator = BTreeMap<String, Newest>;
 
 /// The newest changes of a task's keys.
 #[derive(Debug, Default)]
-pub(crate) struct Overlay {
+pub struct Overlay {
     groups: BTreeMap<u32, BTreeMap<String, OfOperator>>,
     bytes: usize,
 }
@@ -25,17 +25,32 @@ impl Overlay {
     ///
     /// # Errors
     /// When it does not decode.
-    pub(crate) fn add(&mut self, seq: u64, delta: &[u8]) -> Result<(), DecodeError> {
+    pub fn add(&mut self, seq: u64, delta: &[u8]) -> Result<(), DecodeError> {
+        self.add_only(seq, delta, |_, _| true)
+    }
+
+    /// The same for the changes that are `wanted`, by operator and key group.
+    ///
+    /// # Errors
+    /// When it does not decode.
+    pub fn add_only(
+        &mut self,
+        seq: u64,
+        delta: &[u8],
+        wanted: impl Fn(&str, u32) -> bool,
+    ) -> Result<(), DecodeError> {
         for part in StageDelta::decode(delta)?.operators {
             for (key, value) in encoding(&part.operator).read_delta(&part.changes)? {
-                self.put(&part.operator, seq, (key, value));
+                let group = key_group(&key, KEY_GROUPS).0;
+                if wanted(&part.operator, group) {
+                    self.put(&part.operator, group, seq, (key, value));
+                }
             }
         }
         Ok(())
     }
 
-    fn put(&mut self, operator: &str, seq: u64, (key, value): Change) {
-        let group = key_group(&key, KEY_GROUPS).0;
+    fn put(&mut self, operator: &str, group: u32, seq: u64, (key, value): Change) {
         let added = size(&key, &value);
         let operators = self.groups.entry(group).or_default();
         if !operators.contains_key(operator) {
@@ -50,22 +65,25 @@ impl Overlay {
     }
 
     /// Rough size in memory.
-    pub(crate) fn bytes(&self) -> usize {
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// The groups with changes.
-    pub(crate) fn groups(&self) -> Vec<u32> {
+    #[must_use]
+    pub fn groups(&self) -> Vec<u32> {
         self.groups.keys().copied().collect()
     }
 
     /// The operators with changes in a group.
-    pub(crate) fn operators(&self, group: u32) -> Vec<String> {
+    #[must_use]
+    pub fn operators(&self, group: u32) -> Vec<String> {
         self.groups.get(&group).into_iter().flat_map(BTreeMap::keys).cloned().collect()
     }
 
     /// Moves the changes of an operator in a group over to `keys`.
-    pub(crate) fn apply(&mut self, group: u32, operator: &str, keys: &mut Keys) {
+    pub fn apply(&mut self, group: u32, operator: &str, keys: &mut Keys) {
         let Some(operators) = self.groups.get_mut(&group) else { return };
         for (key, (_, value)) in operators.remove(operator).unwrap_or_default() {
             self.bytes -= size(&key, &value);
@@ -80,7 +98,7 @@ impl Overlay {
     }
 
     /// Forgets changes up to commit `seq` in groups from `first` on: pages that are yet to be read have them.
-    pub(crate) fn forget(&mut self, first: u32, seq: u64) {
+    pub fn forget(&mut self, first: u32, seq: u64) {
         let mut freed = 0;
         for operators in self.groups.range_mut(first..).map(|(_, operators)| operators) {
             for keys in operators.values_mut() {
