@@ -14,7 +14,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use payguard_engine::export::{Encoding, Keys};
+use payguard_engine::export::Keys;
 use payguard_engine::layout::Layout;
 use payguard_engine::page::{Page, version};
 use payguard_engine::task::Env;
@@ -115,8 +115,6 @@ struct Reader {
     /// Groups below have been read.
     next: u32,
     at_ms: Option<i64>,
-    /// Whether pages expire: then those that are left do not tell the past.
-    keeps_ids: bool,
 }
 
 impl<'a> Live<'a> {
@@ -208,11 +206,9 @@ impl<'a> Live<'a> {
             Target::Commit(seq) if seq == owner.head.seq => Some(owner.head.committed_at_ms),
             Target::Commit(seq) => owners.row(&owner.task, seq).await?.map(|row| row.now_ms),
         };
-        let is_asked_for = |id: &str| self.asked.state.as_ref().is_none_or(|state| state == id);
         Ok(Some(Reader {
             covered: owner.head.flushed_seq,
             layouts: owners.layouts(stage).await?,
-            keeps_ids: stage.states.iter().any(|id| is_asked_for(id) && encoding(id) == Encoding::Ids),
             owner,
             overlay: Overlay::default(),
             replayed: None,
@@ -236,12 +232,12 @@ impl Reader {
             Target::Commit(seq) => (seq, self.at_ms),
         };
         let youngest = pages.iter().map(|page| page.version).max().unwrap_or_default();
-        let is_past = youngest > version(self.owner.generation, seq) || self.keeps_ids && head.flushed_seq > seq;
+        let is_past = youngest > version(self.owner.generation, seq) || self.owner.keeps_ids && head.flushed_seq > seq;
         let states = if is_past {
             if self.owner.target == Target::Newest {
                 return Ok(None);
             }
-            self.from_log(owners, group, seq, youngest).await?
+            self.replayed_to(owners, group, seq).await?
         } else {
             match self.take_in(owners, group, seq).await {
                 Err(error) if is_collected(&error) => return Ok(None),
@@ -301,12 +297,11 @@ impl Reader {
     }
 
     /// The states of a key group whose pages are younger than commit `seq`.
-    async fn from_log(
+    async fn replayed_to(
         &mut self,
         owners: &Owners<'_>,
         group: u32,
         seq: u64,
-        youngest: u64,
     ) -> Result<BTreeMap<String, Keys>, InspectError> {
         if self.replayed.as_ref().is_none_or(|replayed| !replayed.groups.contains(&group)) {
             let groups = group..self.owner.groups.end.min(owners.asked.groups.end);
@@ -316,43 +311,11 @@ impl Reader {
 
             self.replayed = match replay.run(&self.owner, groups, seq).await? {
                 Outcome::Replayed(replayed) => Some(replayed),
-                Outcome::Collected => {
-                    let pages = self.seen_since(owners, youngest).await?;
-                    return Err(owners.gone(&self.owner.task, Some(pages)).await?);
-                }
-                Outcome::Restored(task, head) => {
-                    let pages = match task == self.owner.task {
-                        true => Some(self.seen_since(owners, youngest).await?),
-                        false => None,
-                    };
-                    return Err(owners.before_restore(&task, &head, pages).await?);
-                }
+                Outcome::Untold(why) => return Err(owners.refusal(&self.owner, why).await?),
             };
         }
         let Some(Replayed { overlay, .. }) = &mut self.replayed else { return Ok(BTreeMap::new()) };
         lay_over(overlay, group, Vec::new()).map_err(|e| undecodable(&self.owner.task, &e))
-    }
-}
-
-impl Reader {
-    /// The commit from which on the past of what was asked for can be seen by its pages; 0 when some are of another task,
-    /// which has taken over.
-    async fn seen_since(&self, owners: &Owners<'_>, youngest: u64) -> Result<u64, InspectError> {
-        let (env, Owner { generation, head, groups, task, .. }) = (owners.env, &self.owner);
-        let asked = &owners.asked.groups;
-        let mut youngest = youngest;
-        if asked.len() > 1 {
-            for group in groups.start.max(asked.start)..groups.end.min(asked.end) {
-                let load = || env.state.load_pages(&task.stage, KeyGroup(group));
-                let pages = patiently(&env.settings, load).await?;
-                youngest = pages.iter().map(|page| page.version).fold(youngest, u64::max);
-            }
-        }
-        if youngest >= version(generation + 1, 0) {
-            return Ok(0);
-        }
-        let flushed = if self.keeps_ids { head.flushed_seq } else { 0 };
-        Ok(youngest.saturating_sub(version(*generation, 0)).max(flushed))
     }
 }
 

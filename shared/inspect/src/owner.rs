@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
+use payguard_engine::export::Encoding;
 use payguard_engine::layout::{Layout, place};
+use payguard_engine::page::version;
 use payguard_engine::store::RowLimits;
 use payguard_engine::task::Env;
 use payguard_engine::task::retry::patiently;
@@ -10,9 +12,13 @@ use payguard_engine::{CommitRow, Head, Seq, StageId, TaskId};
 use payguard_model::key_group::shard_of;
 use payguard_model::{KEY_GROUPS, KeyGroup};
 use payguard_topology::Stage;
+use payguard_topology::keys::encoding;
 
 use crate::error::{Gone, InspectError, Since};
 use crate::live::{Asked, At};
+
+/// Log rows read at once.
+const ROWS: u32 = 64;
 
 /// The commit whose state is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +39,8 @@ pub(crate) struct Owner {
     pub(crate) target: Target,
     /// The newest task that owns the group, with its head: nobody else writes pages.
     pub(crate) newest: (TaskId, Head),
+    /// Whether what was asked for has pages that expire: then those that are left do not tell the past.
+    pub(crate) keeps_ids: bool,
 }
 
 /// The layouts that a stage has had, the first one first.
@@ -103,18 +111,19 @@ impl Owners<'_> {
             if self.asked.task.as_ref().is_some_and(|asked| *asked != task) {
                 continue;
             }
-            let is_newest = newest.0 == task;
-            let target = match self.asked.at {
-                At::Newest if is_newest => Target::Newest,
-                At::Newest => Target::Commit(head.seq),
-                At::Seq(seq) => self.commit(&task, &head, seq)?,
-                At::Time(ms) => match self.newest_at(&task, &head, ms).await? {
+            let (generation, target, keeps_ids) = (layout.generation, Target::Newest, self.keeps_ids(stage));
+            let mut owner = Owner { task, groups, generation, head, target, newest, keeps_ids };
+            owner.target = match self.asked.at {
+                At::Newest if owner.newest.0 == owner.task => Target::Newest,
+                At::Newest => Target::Commit(owner.head.seq),
+                At::Seq(seq) => self.commit(&owner, seq)?,
+                At::Time(ms) => match self.newest_at(&owner, ms).await? {
                     0 => continue,
                     seq => Target::Commit(seq),
                 },
             };
-            self.check_restored(&task, &head, target).await?;
-            return Ok(Some(Owner { task, groups, generation: layout.generation, head, target, newest }));
+            self.check_restored(&owner).await?;
+            return Ok(Some(owner));
         }
         match self.asked.at {
             At::Seq(_) => Err(InspectError::Nothing { stage: stage.id.to_string() }),
@@ -122,84 +131,122 @@ impl Owners<'_> {
         }
     }
 
-    fn commit(&self, task: &TaskId, head: &Head, seq: u64) -> Result<Target, InspectError> {
-        match seq <= head.seq {
+    fn keeps_ids(&self, stage: &Stage) -> bool {
+        let is_asked_for = |id: &str| self.asked.state.as_ref().is_none_or(|state| state == id);
+        stage.states.iter().any(|id| is_asked_for(id) && encoding(id) == Encoding::Ids)
+    }
+
+    fn commit(&self, owner: &Owner, seq: u64) -> Result<Target, InspectError> {
+        match seq <= owner.head.seq {
             true => Ok(Target::Commit(seq)),
-            false => Err(InspectError::NotYet { task: task.to_string(), seq, newest: head.seq }),
+            false => Err(InspectError::NotYet { task: owner.task.to_string(), seq, newest: owner.head.seq }),
         }
     }
 
     /// The newest commit that was made at `ms` or before; 0 when there was none. The times of a log ascend, but for the
     /// difference between the clocks of two machines.
-    async fn newest_at(&self, task: &TaskId, head: &Head, ms: i64) -> Result<u64, InspectError> {
-        if head.committed_at_ms <= ms {
-            return Ok(head.seq);
+    async fn newest_at(&self, owner: &Owner, ms: i64) -> Result<u64, InspectError> {
+        if owner.head.committed_at_ms <= ms {
+            return Ok(owner.head.seq);
         }
         // Below `after` everything is too old or collected; from `until` on everything is too young.
-        let (mut after, mut until, mut is_collected) = (0, head.seq, false);
+        let (mut after, mut until, mut is_collected) = (0, owner.head.seq, false);
         while until - after > 1 {
             let middle = after + (until - after) / 2;
-            match self.row(task, middle).await? {
+            match self.row(&owner.task, middle).await? {
                 Some(row) if row.now_ms > ms => until = middle,
                 found => (after, is_collected) = (middle, found.is_none()),
             }
         }
         match is_collected {
-            true if !head.restored_from.is_empty() => Err(self.before_restore(task, head, None).await?),
-            true => Err(self.gone(task, None).await?),
+            true => Err(self.refusal(owner, Log::Collected).await?),
             false => Ok(after),
         }
     }
 
     /// Refuses a commit of a restored task from before the restore: its rows are those that were in flight, and have no
     /// state. They all bear the restore's attempt, and commits differ in theirs.
-    async fn check_restored(&self, task: &TaskId, head: &Head, target: Target) -> Result<(), InspectError> {
-        let Target::Commit(seq) = target else { return Ok(()) };
-        if head.restored_from.is_empty() || seq == head.seq {
+    async fn check_restored(&self, owner: &Owner) -> Result<(), InspectError> {
+        let Target::Commit(seq) = owner.target else { return Ok(()) };
+        if owner.head.restored_from.is_empty() || seq == owner.head.seq {
             return Ok(());
         }
-        match (self.row(task, seq).await?, self.row(task, seq + 1).await?) {
+        match (self.row(&owner.task, seq).await?, self.row(&owner.task, seq + 1).await?) {
             (Some(row), Some(next)) if row.attempt != next.attempt => Ok(()),
-            (Some(_), Some(_)) => Err(self.before_restore(task, head, None).await?),
-            _ => Err(self.gone(task, None).await?),
+            _ => Err(self.refusal(owner, Log::Restored(owner.head.restored_from.clone())).await?),
         }
     }
 
-    /// The error for a past that is gone. Pages of these keys are of commit `pages`, as far as that is known and the
-    /// task's own.
-    pub(crate) async fn gone(&self, task: &TaskId, pages: Option<u64>) -> Result<InspectError, InspectError> {
-        let log_from = self.first_row(task).await?;
-        let since = match pages {
-            None => log_from,
-            Some(0) => None,
-            Some(seq) => Some(self.since(task, seq).await?),
-        };
-        let (asked, task) = (self.asked.at.to_string(), task.to_string());
-        Ok(InspectError::Gone(Gone { asked, task, log_from, since, retention_ms: self.retention_ms }))
+    /// The error for a past that cannot be seen, because the log does not tell it.
+    pub(crate) async fn refusal(&self, owner: &Owner, why: Log) -> Result<InspectError, InspectError> {
+        let (asked, task, since) = (self.asked.at.to_string(), owner.task.to_string(), self.since(owner).await?);
+        Ok(match why {
+            Log::Restored(from) => InspectError::BeforeRestore { asked, task, from, since },
+            Log::Collected if !owner.head.restored_from.is_empty() => {
+                InspectError::BeforeRestore { asked, task, from: owner.head.restored_from.clone(), since }
+            }
+            Log::Collected => {
+                let rows = self.rows(&owner.task, 0, 1).await?;
+                let log_from = rows.first().map(|row| Since { seq: row.seq, at_ms: Some(row.now_ms) });
+                InspectError::Gone(Gone { asked, task, log_from, since, retention_ms: self.retention_ms })
+            }
+        })
     }
 
-    pub(crate) async fn before_restore(
-        &self,
-        task: &TaskId,
-        head: &Head,
-        pages: Option<u64>,
-    ) -> Result<InspectError, InspectError> {
-        let since = match pages {
-            Some(seq) if seq > 0 => Some(self.since(task, seq).await?),
-            _ => None,
-        };
-        let (asked, from) = (self.asked.at.to_string(), head.restored_from.clone());
-        Ok(InspectError::BeforeRestore { asked, task: task.to_string(), from, since })
-    }
-
-    async fn since(&self, task: &TaskId, seq: u64) -> Result<Since, InspectError> {
+    /// From where on the past of what was asked for can be seen: no page may be younger. `None` when some are of another
+    /// task, which has taken over.
+    async fn since(&self, owner: &Owner) -> Result<Option<Since>, InspectError> {
+        let Owner { task, generation, head, groups, .. } = owner;
+        let asked = &self.asked.groups;
+        let mut youngest = 0;
+        for group in groups.start.max(asked.start)..groups.end.min(asked.end) {
+            let load = || self.env.state.load_pages(&task.stage, KeyGroup(group));
+            let pages = patiently(&self.env.settings, load).await?;
+            youngest = pages.iter().map(|page| page.version).fold(youngest, u64::max);
+        }
+        if youngest >= version(generation + 1, 0) {
+            return Ok(None);
+        }
+        let mut seq = youngest.saturating_sub(version(*generation, 0)).max(1);
+        if owner.keeps_ids {
+            seq = seq.max(head.flushed_seq);
+        }
+        // A time is found by its row, and that a commit is after a restore as well.
+        if matches!(self.asked.at, At::Time(_)) || !head.restored_from.is_empty() {
+            seq = seq.max(self.first_commit(task).await?);
+        }
         let at_ms = self.row(task, seq).await?.map(|row| row.now_ms);
-        Ok(Since { seq, at_ms })
+        Ok(Some(Since { seq, at_ms }))
     }
 
-    async fn first_row(&self, task: &TaskId) -> Result<Option<Since>, InspectError> {
-        let limits = RowLimits { rows: 1 };
-        let rows = patiently(&self.env.settings, || self.env.ledger.remaining_rows(task, Seq(0), limits)).await?;
-        Ok(rows.first().map(|row| Since { seq: row.seq, at_ms: Some(row.now_ms) }))
+    /// The first row that is left of a log and has a state: rows that were in flight when it was restored have none.
+    async fn first_commit(&self, task: &TaskId) -> Result<u64, InspectError> {
+        let mut last: Option<CommitRow> = None;
+        loop {
+            let rows = self.rows(task, last.as_ref().map_or(0, |row| row.seq), ROWS).await?;
+            let is_end = rows.is_empty();
+            for row in rows {
+                match last {
+                    Some(last) if last.attempt != row.attempt => return Ok(last.seq),
+                    _ => last = Some(row),
+                }
+            }
+            if is_end {
+                return Ok(last.map_or(0, |row| row.seq));
+            }
+        }
     }
+
+    async fn rows(&self, task: &TaskId, after: u64, rows: u32) -> Result<Vec<CommitRow>, InspectError> {
+        let read = || self.env.ledger.remaining_rows(task, Seq(after), RowLimits { rows });
+        Ok(patiently(&self.env.settings, read).await?)
+    }
+}
+
+/// Why a log does not tell the past.
+pub(crate) enum Log {
+    /// Its first rows are collected.
+    Collected,
+    /// What a task began with is in this savepoint.
+    Restored(String),
 }

@@ -9,7 +9,7 @@ use payguard_savepoint::overlay::Overlay;
 use payguard_savepoint::{rows_after, slice_of};
 
 use crate::error::{InspectError, undecodable};
-use crate::owner::{Owner, Owners};
+use crate::owner::{Log, Owner, Owners};
 
 /// A part of a log.
 struct Part {
@@ -39,10 +39,8 @@ pub(crate) struct Replayed {
 pub(crate) enum Outcome {
     /// The first of the groups, at least one of them.
     Replayed(Replayed),
-    /// A log does not go back to its first row.
-    Collected,
-    /// A task was restored: its log does not tell what it began with.
-    Restored(TaskId, Head),
+    /// A log does not tell what was before its first row.
+    Untold(Log),
 }
 
 impl Replay<'_> {
@@ -50,12 +48,12 @@ impl Replay<'_> {
     pub(crate) async fn run(&self, owner: &Owner, groups: Range<u32>, seq: u64) -> Result<Outcome, InspectError> {
         let parts = self.parts(owner, &groups, seq).await?;
         if let Some(part) = parts.iter().find(|part| !part.head.restored_from.is_empty()) {
-            return Ok(Outcome::Restored(part.task.clone(), part.head.clone()));
+            return Ok(Outcome::Untold(Log::Restored(part.head.restored_from.clone())));
         }
         let mut replayed = Replayed { groups, overlay: Overlay::default() };
         for part in parts {
             match self.take_in(&part, &mut replayed).await {
-                Err(error) if crate::error::is_collected(&error) => return Ok(Outcome::Collected),
+                Err(error) if crate::error::is_collected(&error) => return Ok(Outcome::Untold(Log::Collected)),
                 done => done?,
             }
         }

@@ -18,17 +18,21 @@ use crate::time::with_utc;
 /// A task's head. A watermark that is none or at the end of time is `null`; `ended` tells which.
 #[must_use]
 pub fn head(head: &Head) -> Value {
+    let taken = head.taken.iter().map(|taken| {
+        let inputs: Map<_, _> = taken.inputs.iter().map(|(id, at)| (id.clone(), position(at))).collect();
+        json!({
+            "generation": taken.generation, "fromGroup": taken.from_group, "toGroup": taken.to_group, "inputs": inputs,
+        })
+    });
     let inputs = head.inputs.iter().map(|(id, state)| (id.clone(), input(state)));
     with_utc(json!({
         "seq": head.seq, "attempt": head.attempt, "committedAtMs": head.committed_at_ms,
-        "lastInputAtMs": Some(head.last_input_at_ms).filter(|ms| *ms > 0), "watermarkMs": watermark(head.watermark()), "ended": head.ended(),
-        "idle": head.idle, "flushedSeq": head.flushed_seq, "nextTimerMs": head.next_timer_ms, "code": head.code,
+        "lastInputAtMs": Some(head.last_input_at_ms).filter(|ms| *ms > 0),
+        "watermarkMs": watermark(head.watermark()), "ended": head.ended(), "idle": head.idle,
+        "flushedSeq": head.flushed_seq, "nextTimerMs": head.next_timer_ms, "code": head.code,
         "generation": head.generation, "shards": head.shards,
         "sealedFor": head.sealed.map(|layout| json!({ "generation": layout.generation, "shards": layout.shards })),
-        "taken": head.taken.iter().map(|taken| json!({
-            "generation": taken.generation, "fromGroup": taken.from_group, "toGroup": taken.to_group,
-            "inputs": taken.inputs.iter().map(|(id, at)| (id.clone(), position(at))).collect::<Map<_, _>>(),
-        })).collect::<Vec<_>>(),
+        "taken": taken.collect::<Vec<_>>(),
         "inputs": inputs.collect::<Map<_, _>>(), "counters": head.counters, "gauges": head.gauges,
         "broadcast": head.broadcast.as_ref().map(broadcast), "pinned": head.pinned,
         "restoredFrom": Some(&head.restored_from).filter(|from| !from.is_empty()),

@@ -170,18 +170,25 @@ pub struct Diff {
     pub looked: (Looked, Looked),
 }
 
-/// Compares all states of two views, with up to `examples` of each.
+/// Compares all states of two views, or those of one stage, with up to `examples` of each; of key groups those that both
+/// views are of.
 ///
 /// # Errors
 /// When something cannot be read.
-pub async fn diff(a: &mut Source<'_>, b: &mut Source<'_>, examples: usize) -> Result<Diff, InspectError> {
+pub async fn diff(
+    a: &mut Source<'_>,
+    b: &mut Source<'_>,
+    stage: Option<&StageId>,
+    examples: usize,
+) -> Result<Diff, InspectError> {
     let mut stages = a.stages();
     stages.extend(b.stages().into_iter().filter(|stage| !a.stages().contains(stage)));
+    stages.retain(|other| stage.is_none_or(|stage| stage == other));
     let mut diff = Diff::default();
     for stage in stages {
         let mut by_state: BTreeMap<String, StateDiff> = BTreeMap::new();
         let (of_a, of_b) = (a.groups(&stage).await?, b.groups(&stage).await?);
-        for group in of_a.start.min(of_b.start)..of_a.end.max(of_b.end) {
+        for group in of_a.start.max(of_b.start)..of_a.end.min(of_b.end) {
             let (mut left, mut right) = (a.group(&stage, group).await?, b.group(&stage, group).await?);
             diff.looked.0.add(left.as_of);
             diff.looked.1.add(right.as_of);
