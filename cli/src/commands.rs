@@ -1,15 +1,18 @@
 //! The commands, one file each.
 
 pub(crate) mod demo;
+pub(crate) mod diff_state;
 pub(crate) mod explain;
 pub(crate) mod generate;
 pub(crate) mod keys;
+pub(crate) mod ledger;
 pub(crate) mod load;
 pub(crate) mod rescale;
 pub(crate) mod rules;
 pub(crate) mod run;
 pub(crate) mod savepoint;
 pub(crate) mod stack;
+pub(crate) mod state;
 pub(crate) mod status;
 pub(crate) mod summary;
 pub(crate) mod topology;

@@ -5,6 +5,7 @@ mod text;
 
 mod commands;
 mod config;
+mod inspect;
 mod log;
 mod savepoints;
 mod session;
@@ -37,6 +38,14 @@ enum Command {
     Generate(commands::generate::Args),
     /// Save a pipeline without stopping it, and begin new ones from there
     Savepoint(commands::savepoint::Args),
+    /// Show what the pipeline remembers: of one key, of the greatest, of all; now, in a savepoint, or in the past
+    State(commands::state::Args),
+    /// Say whether two views of the state are equal (exit code 0), differ (1) or cannot be read (2)
+    ///
+    /// For example: diff-state before-2.0 live --state DIR, or diff-state live@2026-11-30T12:00:00Z live --state DIR
+    DiffState(commands::diff_state::Args),
+    /// Show the log of tasks: what each commit read and wrote
+    Ledger(commands::ledger::Args),
     /// Show every task's progress; name a stage that is stuck
     Status(commands::status::Args),
     /// Show which stage is the bottleneck, and how evenly its tasks are loaded
@@ -82,6 +91,9 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Run(args) => commands::run::run(&args, &cli.config),
         Command::Generate(args) => commands::generate::run(&args),
         Command::Savepoint(args) => commands::savepoint::run(&args, &cli.config),
+        Command::State(args) => commands::state::run(&args, &cli.config),
+        Command::DiffState(args) => Ok(commands::diff_state::run(&args, &cli.config)),
+        Command::Ledger(args) => commands::ledger::run(&args, &cli.config),
         Command::Status(args) => commands::status::run(&args, &cli.config),
         Command::Load(args) => commands::load::run(&args, &cli.config),
         Command::Rescale(args) => commands::rescale::run(&args, &cli.config),

@@ -116,6 +116,11 @@ impl Stores {
         format!("s3://{}/{}", self.bucket, savepoints::FOLDER)
     }
 
+    /// Whether these are the stores of a folder that nobody else has open.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.folder.as_ref().is_some_and(Connection::is_alone)
+    }
+
     pub(crate) async fn close(self) {
         if let Some(connection) = self.folder {
             connection.close().await;

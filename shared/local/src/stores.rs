@@ -100,6 +100,12 @@ impl Connection {
         }
     }
 
+    /// Whether no other process has the folder open.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.stack.is_some()
+    }
+
     /// Closes what was opened.
     pub async fn close(self) {
         if let Some(stack) = self.stack {
