@@ -1,14 +1,16 @@
-//! The commands that look into a finished run: `explain`, `rules`, `status`, `load`.
+//! The commands that look into a run: `explain`, `rules`, `status`, `load`, `state`, `ledger`, `diff-state`.
 #![allow(missing_docs)]
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 use payguard_generator::{GeneratorConfig, write_files};
 use payguard_tests::payguard;
 use serde_json::Value;
 use tempfile::TempDir;
+
+mod state;
 
 /// One change of the rules, one that is refused.
 const RULES: &str = "{\"blockedCountries\":[\"XX\"]}\n{\"limit\":3}\n";
@@ -20,6 +22,14 @@ struct Finished {
 
 impl Finished {
     fn with(options: &[&str]) -> Finished {
+        let finished = Finished::prepared();
+        let output = finished.run(options);
+        assert!(output.status.success(), "{}", text_of(&output.stderr));
+        finished
+    }
+
+    /// Everything that a run needs.
+    fn prepared() -> Finished {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let config = GeneratorConfig {
             records: 6_000,
@@ -31,21 +41,26 @@ impl Finished {
         };
         write_files(&config, &dir.path().join("data"), |_| ()).expect("payments are generated");
         std::fs::write(dir.path().join("rules.jsonl"), RULES).expect("rules are written");
-        let finished = Finished { dir };
-        let output = finished.run(options);
-        assert!(output.status.success(), "{}", text_of(&output.stderr));
-        finished
+        Finished { dir }
     }
 
     fn run(&self, options: &[&str]) -> Output {
         let inputs = ["--payments", "data/payments.jsonl", "--confirmations", "data/confirmations.jsonl"];
         let places = ["--rules", "rules.jsonl", "--out", "out", "--state", "state"];
-        let limits = ["--shards", "2", "--amount-spike-limit-minor", "150000", "--rows-per-commit", "500"];
+        let limits = ["--shards", "2", "--amount-spike-limit-minor", "150000", "--rows-per-commit", "250"];
         self.payguard(&[&["run"], &inputs[..], &places, &limits, options].concat())
     }
 
     fn payguard(&self, arguments: &[&str]) -> Output {
         Command::new(payguard()).args(arguments).current_dir(self.dir.path()).output().expect("payguard starts")
+    }
+
+    /// Starts a command that is not waited for.
+    fn start(&self, arguments: &[&str]) -> Child {
+        let (out, err) = (Stdio::null(), Stdio::null());
+        let mut command = Command::new(payguard());
+        command.args(arguments).current_dir(self.dir.path()).stdout(out).stderr(err);
+        command.spawn().expect("payguard starts")
     }
 
     /// What a command prints about the run.
