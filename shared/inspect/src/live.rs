@@ -7,7 +7,7 @@
 //!
 //! **The past**, as of commit `n`: when no page of the group is younger than `n`, the same with the deltas up to `n`:
 //! what has been flushed since did not change the group. Otherwise the pages are of no use, and the log is replayed from
-//! its first row ([`crate::replay`]); a log that was collected cannot be, and the past is refused rather than guessed.
+//! its first row (`replay`); a log that was collected cannot be, and the past is refused rather than guessed.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -164,7 +164,7 @@ impl StateKind {
         })
     }
 
-    /// The number of this name, or the default one. [`BYTES`] is a number of every state.
+    /// The number of this name, or the default one. `bytes` is a number of every state.
     ///
     /// # Errors
     /// When there is none; lists those there are.

@@ -33,12 +33,7 @@ impl Overlay {
     ///
     /// # Errors
     /// When it does not decode.
-    pub fn add_only(
-        &mut self,
-        seq: u64,
-        delta: &[u8],
-        wanted: impl Fn(&str, u32) -> bool,
-    ) -> Result<(), DecodeError> {
+    pub fn add_only(&mut self, seq: u64, delta: &[u8], wanted: impl Fn(&str, u32) -> bool) -> Result<(), DecodeError> {
         for part in StageDelta::decode(delta)?.operators {
             for (key, value) in encoding(&part.operator).read_delta(&part.changes)? {
                 let group = key_group(&key, KEY_GROUPS).0;
