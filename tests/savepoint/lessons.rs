@@ -199,7 +199,7 @@ async fn states_of_the_topology_are_those_of_the_stages() {
         setup.config.stats.salts = salts;
         let topology = setup.topology();
         for stage in &topology.stages {
-            let Some(mut logic) = payguard_tests::pipeline::fresh_operators(&setup, &topology, &stage.id) else {
+            let Some(mut logic) = payguard_local::runner::fresh_operators(&setup.config, &topology, &stage.id) else {
                 assert!(stage.states.is_empty(), "{}", stage.id);
                 continue;
             };

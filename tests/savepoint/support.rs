@@ -61,7 +61,7 @@ pub(crate) async fn take_anew(
 
 pub(crate) async fn check_whole(world: &SimWorld, setup: &Setup, name: &str) -> Result<Verified, SavepointError> {
     let topology = setup.topology();
-    let load = |stage: &StageId| payguard_tests::pipeline::fresh_operators(setup, &topology, stage);
+    let load = |stage: &StageId| payguard_local::runner::fresh_operators(&setup.config, &topology, stage);
     verify(world, &setup.settings, name, &load).await
 }
 

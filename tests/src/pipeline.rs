@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use payguard_engine::layout::Layout;
-use payguard_engine::logic::{SourceRecord, StageLogic};
+use payguard_engine::logic::SourceRecord;
 use payguard_engine::task::Budget;
 use payguard_engine::task::broadcast::BroadcastTask;
-use payguard_engine::task::consumer::{Body, ConsumerTask, MakeBody};
+use payguard_engine::task::consumer::{ConsumerTask, MakeBody};
 use payguard_engine::task::handover;
 use payguard_engine::task::source::SourceTask;
 use payguard_engine::{EngineError, StageId, TaskId};
@@ -335,17 +335,6 @@ pub fn source_id(setup: &Setup, partition: usize) -> TaskId {
 
 fn partition_id(topic: &str, partition: usize) -> TaskId {
     TaskId::partition(&StageId::new(stage::PARSE), topic, i32::try_from(partition).unwrap_or(0))
-}
-
-/// The fresh operators of a stage with keyed state.
-#[must_use]
-pub fn fresh_operators(setup: &Setup, topology: &Topology, id: &StageId) -> Option<Box<dyn StageLogic>> {
-    let world = SimWorld::new(0);
-    let make = topology.stage(id).and_then(|_| body(&world, setup, topology, id))?;
-    match make() {
-        Body::Operators(logic) => Some(logic),
-        Body::Lookup(_) | Body::Sink(..) => None,
-    }
 }
 
 /// What a consumer stage does; `enrich` is made once per process.

@@ -288,12 +288,7 @@ async fn load_pages(env: &Env, stage: &StageId, group: u32) -> Result<Vec<Page>,
 ///
 /// # Errors
 /// When the segment store fails for good, the segment was collected or the bytes are not those that were committed.
-pub async fn slice_of(
-    env: &Env,
-    task: &TaskId,
-    row: &CommitRow,
-    slice: &Slice,
-) -> Result<Bytes, SavepointError> {
+pub async fn slice_of(env: &Env, task: &TaskId, row: &CommitRow, slice: &Slice) -> Result<Bytes, SavepointError> {
     let read = || async {
         match read_slice(&*env.segments, task, row, slice).await {
             Ok(bytes) => Ok(Ok(bytes)),
