@@ -8,8 +8,8 @@ use payguard_engine::task::Budget;
 use payguard_model::ProcessingTime;
 use payguard_sim::world::TaskLog;
 use payguard_sim::{Fault, FaultPlan, SimWorld};
-use payguard_tests::collector::{collect_once, collecting, everything, garbage};
-use payguard_tests::{Feed, Outputs, Pipeline, Setup, assert_same, reads, seeds, undisturbed};
+use payguard_tests::collector::{collect_all, collect_once, collecting, everything};
+use payguard_tests::{Feed, Outputs, Pipeline, Setup, assert_same, seeds, undisturbed};
 use payguard_topology::stage;
 
 use crate::cut::{cut_beside, setup as drawn_setup};
@@ -25,17 +25,6 @@ fn setup(shards: u32) -> Setup {
         s.flush_every_ms = 0;
         s.store_backoff_ms = 1;
     })
-}
-
-/// Removes all that may go, and looks at what is left.
-async fn collect_all(world: &SimWorld, setup: &Setup, context: &str) {
-    for _ in 0..2 {
-        let outcome = collect_once(world, setup, everything(setup)).await.expect("no crash");
-        assert!(outcome.failed.is_empty(), "{context}: {:?}", outcome.failed);
-    }
-    let reads = reads(&setup.topology());
-    assert_eq!(garbage(world, &reads), Vec::<String>::new(), "{context}");
-    world.check(&reads).unwrap_or_else(|e| panic!("{context}: {e}"));
 }
 
 /// The world for a process before whose operation `k` the pipeline goes on by some rounds and all is collected.

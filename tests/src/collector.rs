@@ -71,3 +71,17 @@ pub fn garbage(world: &SimWorld, reads: &Reads) -> Vec<String> {
     }
     garbage
 }
+
+/// Two runs, of which the second finds nothing, and a look at what is left.
+///
+/// # Panics
+/// When a run fails, something stays that nobody needs, or an invariant is broken.
+pub async fn collect_all(world: &SimWorld, setup: &Setup, context: &str) {
+    for _ in 0..2 {
+        let outcome = collect_once(world, setup, everything(setup)).await.expect("no crash");
+        assert!(outcome.failed.is_empty(), "{context}: {:?}", outcome.failed);
+    }
+    let reads = reads(&setup.topology());
+    assert_eq!(garbage(world, &reads), Vec::<String>::new(), "{context}");
+    world.check(&reads).unwrap_or_else(|e| panic!("{context}: {e}"));
+}

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::Failure;
 use crate::config::{self, ConfigArgs};
+use crate::inspect::config_of;
 use crate::savepoints::{Named, OutputFolder, SessionSinks, Taken, bring_back, folder_of, restored_in_words, take};
 use crate::session::{Session, Stores};
 use crate::text::{bytes, date_time, grouped, print, time_of_day};
@@ -106,10 +107,7 @@ pub(crate) fn run(args: &Args, given: &ConfigArgs) -> Result<ExitCode, Failure> 
     | Action::Verify { place, .. }
     | Action::Delete { place, .. }
     | Action::Restore { place, .. }) = &args.action;
-    let mut config = match &place.state {
-        Some(state) => given.load_of(state)?,
-        None => given.load(Config::default())?,
-    };
+    let mut config = config_of(place.state.as_deref(), given)?;
     let asked = given.asked_shards()?;
     if let Action::Restore { to: Some(to), .. } = &args.action {
         config = ConfigArgs::renamed(config, to)?;

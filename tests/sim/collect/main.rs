@@ -15,7 +15,7 @@ use payguard_engine::{EngineError, StoreErrorKind, TaskId};
 use payguard_local::runner::LocalPipeline;
 use payguard_model::ProcessingTime;
 use payguard_sim::{Fault, FaultPlan, OpKind, Rng, SimWorld};
-use payguard_tests::collector::{COLLECTOR, collect_once, collecting, everything, garbage};
+use payguard_tests::collector::{COLLECTOR, collect_all, collect_once, collecting, everything, garbage};
 use payguard_tests::data::NOW_MS;
 use payguard_tests::feed::as_source;
 use payguard_tests::{
@@ -35,17 +35,6 @@ fn busy() -> Setup {
 
 fn task(id: &str) -> TaskId {
     id.parse().expect("a task")
-}
-
-/// Two runs, of which the second finds nothing, and a look at what is left.
-async fn collect_all(world: &SimWorld, setup: &Setup, context: &str) {
-    for _ in 0..2 {
-        let outcome = collect_once(world, setup, everything(setup)).await.expect("no crash");
-        assert!(outcome.failed.is_empty(), "{context}: {:?}", outcome.failed);
-    }
-    let reads = reads(&setup.topology());
-    assert_eq!(garbage(world, &reads), Vec::<String>::new(), "{context}");
-    world.check(&reads).unwrap_or_else(|e| panic!("{context}: {e}"));
 }
 
 #[tokio::test(start_paused = true)]
