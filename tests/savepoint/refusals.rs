@@ -1,5 +1,7 @@
 //! What is refused, with the sentence that names the cure (lesson 13).
 
+use payguard_clock::collect::{Limits, collect};
+use payguard_engine::gc::Collected;
 use payguard_engine::task::Budget;
 use payguard_model::ProcessingTime;
 use payguard_savepoint::format::SavedTask;
@@ -188,6 +190,28 @@ async fn a_configuration_without_a_part_of_the_pipeline_saves_nothing() {
     setup.config.source.confirmations_topic.clear();
     let (_, sentence) = refusal(take(&world, &setup, "other").await);
     assert!(sentence.contains("match/0") && sentence.contains("configuration of the running pipeline"), "{sentence}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_release_neither_saves_nor_restores_nor_collects_what_a_newer_stored() {
+    let older = Setup::full();
+    let newer = older.clone().with(|s| s.schema += 1);
+    let (world, manifest) = saved(&newer).await;
+    assert_eq!(manifest.schema, newer.settings.schema);
+    let before = world.lock().lasting();
+    let other = with_files_of(&world);
+    for error in [take(&world, &older, "other").await.map(drop), bring_back(&other, &older, NAME).await.map(drop)] {
+        let error = error.expect_err("refused").to_string();
+        assert!(error.contains("a newer release has worked on it (it stores schema 2, this one knows 1)"), "{error}");
+    }
+    assert!(other.lock().logs.is_empty(), "nothing is begun");
+    let (env, topology) = (world.env(older.settings.clone()), older.topology());
+    let heads = payguard_topology::progress::heads(&world, &topology).await.expect("the heads");
+    let limits = Limits::per_minute(0, ProcessingTime(i64::MAX));
+    let outcome = collect(&env, &topology, &heads, limits).await;
+    assert_eq!((outcome.collected, outcome.failed.len()), (Collected::default(), 1));
+    assert_eq!(world.lock().lasting(), before);
+    bring_back(&other, &newer, NAME).await.expect("the newer restores it");
 }
 
 #[tokio::test(start_paused = true)]

@@ -381,8 +381,8 @@ pub async fn run_to_end(world: &SimWorld, setup: &Setup, feed: &Feed, restart: R
             Ok(Err(error @ (EngineError::Broken { .. } | EngineError::BadRecord { .. }))) => {
                 return Err(error.to_string());
             }
-            // What was collected is no fault of a store: nobody may stop for it.
-            Ok(Err(error)) if error.is_missing() => return Err(error.to_string()),
+            // What was collected is no fault of a store: nobody may stop for it. What a newer release did, is for ever.
+            Ok(Err(error)) if error.is_missing() || error.is_newer() => return Err(error.to_string()),
             Ok(Err(error)) => last = error.to_string(),
             Err(_) if restart == Restart::Fresh => pipeline = Pipeline::new(world, setup, partitions),
             Err(_) => {}

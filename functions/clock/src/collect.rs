@@ -61,6 +61,10 @@ pub struct Outcome {
 /// Collects what the heads say that nobody needs. The heads may be old.
 pub async fn collect(env: &Env, topology: &Topology, heads: &[(TaskId, Head)], limits: Limits) -> Outcome {
     let mut outcome = Outcome::default();
+    // What a newer release still needs may be told by what only it knows.
+    if let Some(error) = heads.iter().find_map(|(task, head)| env.check_schema(&task.to_string(), head.schema).err()) {
+        return Outcome { failed: vec![error], ..outcome };
+    }
     let before = match env.ledger.collected().await {
         Ok(before) => before,
         Err(error) => return Outcome { failed: vec![error], ..outcome },

@@ -15,6 +15,8 @@ pub enum StoreErrorKind {
     /// What was asked for is not there. Whoever read of it in a head looks at the head again: it may have been collected
     /// since; when the head is still the newest, something that is needed is lost (INV-5).
     Missing,
+    /// A newer release stored it: older code would drop what it does not know.
+    Newer,
     /// The request itself is wrong (missing table, no permission, too large): repeating it will not help.
     Invalid,
 }
@@ -138,6 +140,12 @@ impl EngineError {
     #[must_use]
     pub fn is_missing(&self) -> bool {
         matches!(self, EngineError::Store(error) if error.kind == StoreErrorKind::Missing)
+    }
+
+    /// Whether a newer release has stored what was read.
+    #[must_use]
+    pub fn is_newer(&self) -> bool {
+        matches!(self, EngineError::Store(error) if error.kind == StoreErrorKind::Newer)
     }
 
     /// A record or value of `stream` that `task` could not decode.

@@ -10,6 +10,9 @@ use payguard_model::{EventTime, ProcessingTime};
 use crate::ids::{InputId, Seq};
 use crate::layout::{Layout, Taken};
 
+/// Number of what this release stores: that of `schema.lock`, which grows with every change of it.
+pub const SCHEMA: u32 = 1;
+
 /// How far a task has read one input: everything up to and including `at`, and `within` records of what follows it.
 ///
 /// For a Kafka partition `at` is the last processed offset (-1: none) and `within` is 0. For an upstream task `at` is
@@ -109,6 +112,9 @@ pub struct Head {
     /// Where the savepoint is that the task was restored from; empty when it began by itself.
     #[prost(string, tag = "19")]
     pub restored_from: String,
+    /// [`SCHEMA`] of the code that made the commit.
+    #[prost(uint32, tag = "20")]
+    pub schema: u32,
 }
 
 /// Where a commit's segment is.
@@ -208,6 +214,9 @@ pub struct CommitRow {
     /// The layout that takes over, when the task is sealed: this commit has no records, and none after it has.
     #[prost(message, optional, tag = "17")]
     pub sealed: Option<Layout>,
+    /// [`SCHEMA`] of the code.
+    #[prost(uint32, tag = "18")]
+    pub schema: u32,
 }
 
 impl Head {

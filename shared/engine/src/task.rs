@@ -6,7 +6,7 @@
 //! * `recover` — head, pages and deltas become live state; `flush` — live state becomes pages;
 //! * [`handover`] — from the tasks of one layout to those of the next;
 //! * `committer` — one commit with its outcomes; `passed` — what was collected while an executor slept;
-//! * `load` — how busy a task is; `retry` — patience with unreachable stores.
+//! * `release` — what a newer release stored; `load` — how busy a task is; `retry` — patience with unreachable stores.
 //!
 //! Warm memory is never trusted after an error, a lost commit or a panic: live state is taken out of the task while it
 //! runs and put back only when everything went well.
@@ -22,6 +22,7 @@ mod live;
 mod load;
 mod passed;
 mod recover;
+mod release;
 pub mod retry;
 pub mod source;
 
@@ -31,6 +32,7 @@ use std::sync::Arc;
 use crate::ids::{InputId, StageId, TaskId};
 use crate::layout::Layout;
 use crate::merge::Alignment;
+use crate::row::SCHEMA;
 use crate::store::{AttemptIds, Clock, Ledger, SegmentStore, StateTable, Waker};
 
 /// Counters of records read begin with this, the stream's name follows.
@@ -95,6 +97,8 @@ pub struct Settings {
     pub store_backoff_ms: u64,
     /// Version of the code, recorded in commits.
     pub code: String,
+    /// The schema that the code stores and knows, recorded in commits: what has a greater one is not read.
+    pub schema: u32,
 }
 
 impl Default for Settings {
@@ -112,6 +116,7 @@ impl Default for Settings {
             store_tries: 6,
             store_backoff_ms: 50,
             code: env!("CARGO_PKG_VERSION").to_owned(),
+            schema: SCHEMA,
         }
     }
 }

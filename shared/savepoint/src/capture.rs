@@ -164,7 +164,7 @@ impl<'a> StateCapture<'a> {
     }
 
     async fn newest_head(&self) -> Result<Head, SavepointError> {
-        let head = patiently(&self.env.settings, || self.env.ledger.load_head(self.task)).await?;
+        let head = self.env.head(self.task).await?;
         let head = head.ok_or_else(|| self.inconsistent("its head is gone".to_owned()))?;
         match head.sealed {
             // Its pages are those of the tasks that take over.
@@ -312,7 +312,7 @@ fn collected(task: &TaskId, seq: u64) -> SavepointError {
 /// When they are gone.
 pub async fn rows_after(env: &Env, task: &TaskId, at: u64) -> Result<Vec<CommitRow>, SavepointError> {
     let limits = RowLimits { rows: ROWS };
-    match patiently(&env.settings, || env.ledger.load_rows(task, Seq(at), limits)).await {
+    match env.rows(task, Seq(at), limits).await {
         Ok(rows) if rows.is_empty() => Err(collected(task, at + 1)),
         Err(error) if error.kind == StoreErrorKind::Missing => Err(collected(task, at + 1)),
         rows => Ok(rows?),

@@ -172,7 +172,7 @@ async fn layouts(request: &Create<'_>, topology: &Topology) -> Result<Layouts, S
         let registered = patiently(&env.settings, || env.ledger.tasks(&stage.id)).await?;
         let layout = topology.layout(stage, &registered);
         for task in layout.tasks(&stage.id).iter().filter(|_| layout.generation > FIRST) {
-            if patiently(&env.settings, || env.ledger.load_head(task)).await?.is_none() {
+            if env.head(task).await?.is_none() {
                 return Err(Refusal::Redrawn { stage: stage.id.to_string() }.into());
             }
         }
@@ -209,7 +209,7 @@ impl Cut<'_> {
 
     async fn capture(&mut self, stage: &Stage, task: TaskId, meter: &mut Meter<'_>) -> Result<(), SavepointError> {
         let Create { env, files, .. } = *self.request;
-        let mut head = patiently(&env.settings, || env.ledger.load_head(&task)).await?.unwrap_or_else(Head::empty);
+        let mut head = env.head(&task).await?.unwrap_or_else(Head::empty);
         if stage.kind == StageKind::Sink
             && let Some(sinks) = self.request.sinks
         {
@@ -283,7 +283,7 @@ async fn follow(env: &Env, sinks: &dyn SinkPositions, task: &TaskId, mut head: H
             }
             return Ok(Head { seq: position.seq.0, inputs: position.inputs, ..head });
         }
-        let newer = patiently(&env.settings, || env.ledger.load_head(task)).await?;
+        let newer = env.head(task).await?;
         match newer.filter(|newer| newer.seq > head.seq) {
             Some(newer) => head = newer,
             None => return Err(foreign_outputs(task, position.seq, &head)),
@@ -333,6 +333,7 @@ async fn describe(
         pipeline: config.pipeline.clone(),
         created_at_ms: env.clock.now().0,
         code: env.settings.code.clone(),
+        schema: env.settings.schema,
         key_groups: KEY_GROUPS,
         stages: stages.collect(),
         streams: streams.collect(),

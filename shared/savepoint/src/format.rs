@@ -44,6 +44,9 @@ pub struct Manifest {
     pub created_at_ms: i64,
     /// Version of the code that took it.
     pub code: String,
+    /// The schema of what that code stored (see [`SCHEMA`](payguard_engine::row::SCHEMA)); 0: from before it had a number.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub schema: u32,
     /// Key groups of every stage.
     pub key_groups: u32,
     /// The stages in order of flow.
@@ -58,6 +61,10 @@ pub struct Manifest {
     pub state: Vec<StateFile>,
     /// XXH3 (64 bits) of this document with this field empty and without white space.
     pub checksum: String,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// A stage as of the cut.

@@ -70,6 +70,7 @@ pub struct Restored {
 pub async fn restore(request: &Restore<'_>) -> Result<Restored, SavepointError> {
     let Restore { env, files, config, name, allow_dropped } = *request;
     let manifest = show(files, &env.settings, name).await?;
+    env.check_schema(&format!("savepoint {name}"), manifest.schema)?;
     check_groups(&manifest, &payguard(config))?;
     let config = as_saved(&manifest, config);
     let plan = plan(&manifest, &config, allow_dropped)?;
@@ -126,7 +127,7 @@ impl Installer<'_> {
     }
 
     async fn head(&self, task: &TaskId) -> Result<Option<Head>, SavepointError> {
-        Ok(patiently(&self.env().settings, || self.env().ledger.load_head(task)).await?)
+        Ok(self.env().head(task).await?)
     }
 
     /// Claims the pipeline's name, or finds that it is claimed.
@@ -319,6 +320,7 @@ impl Installer<'_> {
             sealed,
             code,
             now_ms,
+            schema: self.env().settings.schema,
             ..CommitRow::default()
         }
     }
@@ -374,6 +376,7 @@ impl Installer<'_> {
             // Silence is counted from here: nobody could have sent anything meanwhile.
             last_input_at_ms: now,
             restored_from: self.from.clone(),
+            schema: self.env().settings.schema,
             ..task.head.clone()
         };
         (task.id.clone(), head)

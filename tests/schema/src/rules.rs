@@ -11,6 +11,8 @@ pub struct Comparison {
     pub lock: Schema,
     /// Compatible changes that the lock does not have yet, a sentence each.
     pub unrecorded: Vec<String>,
+    /// How many of them change what is stored, and not only a name in the source.
+    pub stored: usize,
     /// Incompatible changes, a sentence each with its effect and the cure.
     pub refused: Vec<String>,
 }
@@ -31,7 +33,7 @@ pub fn compare(lock: &Schema, now: &Schema) -> Comparison {
                  Choose another id."
             ));
         } else {
-            result.unrecorded.push(format!("{word} `{name}` ({}) is new", new.of));
+            result.record(format!("{word} `{name}` ({}) is new", new.of));
         }
     }
     for (name, locked) in &lock.messages {
@@ -52,12 +54,19 @@ pub fn compare(lock: &Schema, now: &Schema) -> Comparison {
     // A field that took another's place is met at both tags.
     result.refused.dedup();
     for name in now.messages.keys().filter(|name| !lock.messages.contains_key(*name)) {
-        result.unrecorded.push(format!("message `{name}` is new"));
+        result.record(format!("message `{name}` is new"));
     }
+    result.lock.number = lock.number + u32::from(result.stored > 0);
     result
 }
 
 impl Comparison {
+    /// A compatible change of what is stored.
+    fn record(&mut self, change: String) {
+        self.unrecorded.push(change);
+        self.stored += 1;
+    }
+
     /// Compares one message; returns what is reserved of it from now on.
     fn compare_fields(&mut self, name: &str, locked: &Message, now: &Message) -> BTreeMap<u32, Field> {
         let mut reserved = locked.reserved.clone();
@@ -67,7 +76,7 @@ impl Comparison {
                 None => match tag_of(now, &old.name) {
                     Some(moved) => self.refused.push(moved_field(name, &old.name, *tag, moved)),
                     None => {
-                        self.unrecorded.push(format!(
+                        self.record(format!(
                             "`{name}` no longer has field {tag} ({old}): what is stored of it is dropped when its message \
                              is next written; the tag becomes reserved"
                         ));
@@ -85,7 +94,7 @@ impl Comparison {
                 )),
                 // One that moved is told of under its old tag.
                 None if tag_of(locked, &new.name).is_some_and(|old| !now.fields.contains_key(&old)) => {}
-                None => self.unrecorded.push(format!("`{name}` has a new field {tag} ({new})")),
+                None => self.record(format!("`{name}` has a new field {tag} ({new})")),
             }
         }
         reserved

@@ -7,6 +7,8 @@ use std::str::FromStr;
 /// Everything that stored data depends on.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Schema {
+    /// Grows with every change of what is stored; only in a lock. Executors that know a smaller one stop.
+    pub number: u32,
     /// Ids under which data is stored or addressed.
     pub ids: BTreeSet<Id>,
     /// Ids that were in use once and must not be used again; only in a lock.
@@ -98,6 +100,7 @@ impl fmt::Display for Field {
 impl fmt::Display for Schema {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(HEADER)?;
+        writeln!(f, "\nnumber {}", self.number)?;
         for kind in IdKind::ALL {
             f.write_str("\n")?;
             for id in self.ids.iter().filter(|id| id.kind == kind) {
@@ -147,6 +150,10 @@ impl FromStr for Schema {
 impl Schema {
     fn read_id(&mut self, line: &str) -> Option<()> {
         let (word, rest) = line.split_once(' ')?;
+        if word == "number" {
+            self.number = rest.parse().ok()?;
+            return Some(());
+        }
         if word == "retired" {
             let (kind, name) = rest.split_once(' ')?;
             return self.retired.insert((IdKind::of_word(kind)?, name.to_owned())).then_some(());

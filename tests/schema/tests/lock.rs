@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use payguard_engine::StageId;
+use payguard_engine::row::SCHEMA;
 use payguard_engine::task::consumer::{Body, MakeBody};
 use payguard_schema::source::{Declared, read_crate};
 use payguard_schema::{Id, IdKind, Schema, compare};
@@ -103,8 +104,12 @@ fn the_lock_describes_what_is_stored() {
     let result = compare(&lock, &schema());
     assert!(result.refused.is_empty(), "stored data would be lost or misread:\n- {}", result.refused.join("\n- "));
     let recorded = result.lock.to_string();
+    let number = result.lock.number;
     if is_writing {
         std::fs::write(&path, &recorded).unwrap();
+    }
+    assert_eq!(SCHEMA, number, "the lock has number {number}: set SCHEMA in shared/engine/src/row.rs to it");
+    if is_writing {
         return;
     }
     let changes = result.unrecorded.join("\n- ");

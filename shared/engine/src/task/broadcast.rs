@@ -206,8 +206,7 @@ impl BroadcastTask {
     }
 
     async fn head(&self) -> Result<Head, EngineError> {
-        let head = patiently(&self.env.settings, || self.env.ledger.load_head(&self.plan.task)).await?;
-        Ok(head.unwrap_or_else(Head::empty))
+        Ok(self.env.head(&self.plan.task).await?.unwrap_or_else(Head::empty))
     }
 }
 

@@ -117,6 +117,7 @@ async fn lay_out(
         broadcast: proposal.broadcast.clone(),
         pinned: proposal.pinned,
         sealed: proposal.sealed,
+        schema: env.settings.schema,
     };
     for slice in &row.slices {
         *row.counters.entry(format!("{OUT}{}", slice.stream)).or_default() += u64::from(slice.count);
@@ -147,6 +148,7 @@ async fn lay_out(
         sealed: proposal.sealed,
         taken: proposal.taken,
         restored_from: head.restored_from.clone(),
+        schema: env.settings.schema,
     };
     Ok((next, row))
 }

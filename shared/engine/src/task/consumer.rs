@@ -278,7 +278,7 @@ impl ConsumerTask {
     pub(super) async fn load_if(&self, wanted: impl Fn(&Head) -> bool) -> Result<Live, EngineError> {
         let (env, plan) = (&self.env, &self.plan);
         loop {
-            let head = patiently(&env.settings, || env.ledger.load_head(&plan.task)).await?;
+            let head = env.head(&plan.task).await?;
             if head.is_none() {
                 patiently(&env.settings, || env.ledger.register(&plan.task)).await?;
             }
@@ -312,7 +312,7 @@ impl ConsumerTask {
     async fn follow_sink(&self, head: &mut Head, sink: &dyn Sink) -> Result<(), EngineError> {
         let mut position = patiently(&self.env.settings, || sink.position(&self.plan.task)).await?;
         while lead(head.seq(), position.seq) == Lead::More {
-            let newer = patiently(&self.env.settings, || self.env.ledger.load_head(&self.plan.task)).await?;
+            let newer = self.env.head(&self.plan.task).await?;
             let Some(newer) = newer.filter(|newer| newer.seq > head.seq) else { break };
             *head = newer;
             position = patiently(&self.env.settings, || sink.position(&self.plan.task)).await?;
@@ -333,9 +333,7 @@ impl ConsumerTask {
         };
         let (outcome, _) = commit(&self.env, &self.plan, head, proposal).await?;
         if !outcome.is_mine() {
-            *head = patiently(&self.env.settings, || self.env.ledger.load_head(&self.plan.task))
-                .await?
-                .unwrap_or_else(Head::empty);
+            *head = self.env.head(&self.plan.task).await?.unwrap_or_else(Head::empty);
         }
         Ok(())
     }
@@ -366,8 +364,7 @@ impl ConsumerTask {
 
     /// Makes warm state current: as it is, by the deltas it missed, or by loading anew.
     async fn catch_up(&self, mut live: Live) -> Result<Live, EngineError> {
-        let stored = patiently(&self.env.settings, || self.env.ledger.load_head(&self.plan.task)).await?;
-        let stored = stored.unwrap_or_else(Head::empty);
+        let stored = self.env.head(&self.plan.task).await?.unwrap_or_else(Head::empty);
         let (after, until) = match resume(&live.head, live.whole, &stored) {
             Resume::AsItIs => {
                 live.whole = true;
@@ -389,7 +386,7 @@ impl ConsumerTask {
     /// The broadcast value in force, for stages that read one.
     async fn read_broadcast(&self) -> Result<Option<Broadcast>, EngineError> {
         let Some(task) = &self.plan.broadcast else { return Ok(None) };
-        let head = patiently(&self.env.settings, || self.env.ledger.load_head(task)).await?;
+        let head = self.env.head(task).await?;
         Ok(head.and_then(|head| head.broadcast))
     }
 

@@ -91,7 +91,7 @@ impl ConsumerTask {
         if rows.is_empty() {
             let after = Seq(u64::try_from(next - 1).unwrap_or(0));
             let limits = RowLimits { rows: ROWS_PER_READ };
-            rows = patiently(&self.env.settings, || self.env.ledger.load_rows(task, after, limits)).await?.into();
+            rows = self.env.rows(task, after, limits).await?.into();
         }
         let (mut opened, mut records) = (Vec::new(), 0);
         while opened.len() < room.max(1) || records < self.env.settings.records_per_commit {

@@ -70,7 +70,7 @@ impl ConsumerTask {
     pub async fn seal(&mut self, next: Layout) -> Result<(), EngineError> {
         begun(&self.env, &self.plan).await?;
         loop {
-            let stored = patiently(&self.env.settings, || self.env.ledger.load_head(self.id())).await?;
+            let stored = self.env.head(self.id()).await?;
             let mut head = stored.unwrap_or_else(|| Head { shards: self.plan.layout.shards, ..Head::empty() });
             if head.sealed.is_some_and(|sealed| sealed != next) {
                 return Err(EngineError::Sealed { task: self.id().to_string() });
@@ -127,7 +127,7 @@ async fn begun(env: &Env, plan: &TaskPlan) -> Result<(), EngineError> {
 
 /// The layout that one of these tasks is sealed for.
 async fn sealed_for(env: &Env, tasks: &[TaskId]) -> Result<Option<Layout>, EngineError> {
-    let heads = tasks.iter().map(|task| patiently(&env.settings, || env.ledger.load_head(task)));
+    let heads = tasks.iter().map(|task| env.head(task));
     let heads = futures_util::future::try_join_all(heads).await?;
     Ok(heads.into_iter().flatten().find_map(|head| head.sealed))
 }
@@ -144,7 +144,7 @@ pub async fn begin(env: &Env, plan: &TaskPlan) -> Result<bool, EngineError> {
         return Ok(true);
     }
     loop {
-        if patiently(&env.settings, || env.ledger.load_head(&plan.task)).await?.is_some() {
+        if env.head(&plan.task).await?.is_some() {
             return Ok(true);
         }
         let Some(sealed) = predecessors(env, plan).await? else { return Ok(false) };
@@ -169,7 +169,7 @@ async fn predecessors(env: &Env, plan: &TaskPlan) -> Result<Option<Vec<(Range<u3
     let mine = plan.groups();
     let mut overlapping = Vec::new();
     for (shard, task) in (0..).zip(before.tasks(stage)) {
-        let head = patiently(&env.settings, || env.ledger.load_head(&task)).await?;
+        let head = env.head(&task).await?;
         let Some(head) = head.filter(Head::is_handed_over) else { return Ok(None) };
         if head.sealed != Some(plan.layout) {
             let detail = format!("{task} was sealed for {:?}, not for {:?}", head.sealed, plan.layout);

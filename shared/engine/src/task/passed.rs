@@ -1,6 +1,5 @@
 //! What a task finds missing is nothing it needs, when it has moved on since its head was read.
 
-use super::retry::patiently;
 use super::{Env, TaskPlan};
 use crate::error::EngineError;
 use crate::resume::{Missing, missing};
@@ -21,7 +20,7 @@ pub(super) async fn unless_passed<T>(
         Err(error) if error.is_missing() => error,
         read => return read.map(Some),
     };
-    let newest = patiently(&env.settings, || env.ledger.load_head(&plan.task)).await?.unwrap_or_else(Head::empty);
+    let newest = env.head(&plan.task).await?.unwrap_or_else(Head::empty);
     if missing(head, &newest) == Missing::Passed {
         tracing::info!(task = %plan.task, seq = head.seq, newest = newest.seq, %gap, "others have gone on");
         return Ok(None);

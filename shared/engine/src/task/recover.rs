@@ -65,7 +65,7 @@ pub(super) async fn apply_rows(
     let mut at = after;
     while at < until {
         let limits = RowLimits { rows: ROWS };
-        let rows = patiently(&env.settings, || env.ledger.load_rows(&plan.task, at, limits)).await?;
+        let rows = env.rows(&plan.task, at, limits).await?;
         if rows.is_empty() {
             let detail = format!("the row is missing below the head {until}");
             let target = format!("{} {}", plan.task, at.next());

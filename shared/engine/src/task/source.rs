@@ -261,8 +261,7 @@ impl SourceTask {
         if handover::refresh_outputs(&self.env, &mut self.plan, &mut self.looked_at).await? {
             self.builder = None;
         }
-        let head = patiently(&self.env.settings, || self.env.ledger.load_head(&self.plan.task)).await?;
-        self.head = Some(head.unwrap_or_else(Head::empty));
+        self.head = Some(self.env.head(&self.plan.task).await?.unwrap_or_else(Head::empty));
         Ok(())
     }
 }

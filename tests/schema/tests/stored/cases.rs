@@ -168,6 +168,7 @@ fn head(version: u32) -> Head {
             inputs: BTreeMap::from([("dedup/0".to_owned(), Position { at: 7, within: 1 })]),
         }],
         restored_from: if version < 2 { String::new() } else { "savepoints/s".to_owned() },
+        schema: if version < 3 { 0 } else { 1 },
     }
 }
 
@@ -192,7 +193,7 @@ fn type_name<T>() -> String {
 
 /// A commit with its segment: short records, records long enough to be compressed, and a delta.
 fn commit_row() -> Case {
-    let written = vec![("-".to_owned(), row().encode_to_vec())];
+    let written = vec![("-".to_owned(), row(u32::MAX).encode_to_vec())];
     let messages = vec![type_name::<CommitRow>(), type_name::<StageDelta>()];
     Case { name: "commit-row", messages, written, read: Box::new(|version, stored| read_row(version, &stored[0].1)) }
 }
@@ -207,7 +208,7 @@ fn stamp(at: i64) -> Stamp {
     Stamp { watermark: EventTime(at), arrival: Arrival { partition: 2, offset: at + 1 } }
 }
 
-fn row() -> CommitRow {
+fn row(version: u32) -> CommitRow {
     let mut builder = SegmentBuilder::new([("card-alerts", 2)]);
     for (shard, at, payload) in RECORDS {
         builder.push(0, shard, stamp(at), EventTime(at), payload.len(), |bytes| bytes.put_slice(payload));
@@ -230,6 +231,7 @@ fn row() -> CommitRow {
         broadcast: Some(Broadcast { version: 3, value: Bytes::from_static(b"x") }),
         pinned: 3,
         sealed: Some(Layout { generation: 3, shards: 2 }),
+        schema: if version < 2 { 0 } else { 1 },
     }
 }
 
@@ -253,7 +255,7 @@ fn read_row(version: u32, stored: &[u8]) {
     assert_eq!(StageDelta::decode(unpack(read.delta.as_ref().unwrap())).unwrap(), delta());
     // Where its bytes are, and how many, is the segment's; the rest is the row's.
     let CommitRow { segment, slices, delta, .. } = read.clone();
-    assert_eq!(read, CommitRow { segment, slices, delta, ..row() }, "version {version}");
+    assert_eq!(read, CommitRow { segment, slices, delta, ..row(version) }, "version {version}");
     let object = CommitRow { segment: Some(SegmentLocation::Object("rules/0/1-a".to_owned())), ..read };
     assert_eq!(object.encode_to_vec().windows(13).filter(|w| w == b"\x42\x0brules/0/1-a").count(), 1, "tag 8, a text");
 }

@@ -47,7 +47,7 @@ fn row(_version: u32) -> SavedRow {
     }
 }
 
-fn manifest() -> Manifest {
+fn manifest(version: u32) -> Manifest {
     let file = |path: &str, bytes: &[u8]| DataFile::of(format!("s/data-1/{path}"), 1, bytes);
     let input = SavedInput { at: 7, within: 2, watermark_ms: -1, idle: true };
     let task = SavedTask {
@@ -83,6 +83,7 @@ fn manifest() -> Manifest {
         pipeline: "payguard".to_owned(),
         created_at_ms: 1_000,
         code: "0.1.0".to_owned(),
+        schema: if version < 2 { 0 } else { 1 },
         key_groups: 128,
         stages: vec![SavedStage { id: "rules".to_owned(), operators: vec!["card-profile".to_owned()], shards: 2 }],
         streams: vec![SavedStream {
@@ -107,10 +108,10 @@ fn manifest_case() -> Case {
     Case {
         name: "savepoint-manifest",
         messages: Vec::new(),
-        written: vec![("-".to_owned(), manifest().write().expect("JSON").to_vec())],
+        written: vec![("-".to_owned(), manifest(u32::MAX).write().expect("JSON").to_vec())],
         read: Box::new(|version, stored| {
             let read = Manifest::read("s", &stored[0].1).expect("a manifest");
-            assert_eq!(Manifest { checksum: String::new(), ..read }, manifest(), "version {version}");
+            assert_eq!(Manifest { checksum: String::new(), ..read }, manifest(version), "version {version}");
         }),
     }
 }
