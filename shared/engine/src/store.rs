@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use payguard_model::{KeyGroup, ProcessingTime};
+use prost::Message;
 
 use crate::error::StoreError;
 use crate::gc::Collected;
 use crate::ids::{Attempt, Seq, StageId, TaskId};
+use crate::logic::DecodeError;
 use crate::page::{Page, PageAddress};
 use crate::row::{CommitRow, Head, InputState};
 
@@ -197,6 +199,44 @@ pub struct SinkPosition {
     pub counters: BTreeMap<String, u64>,
 }
 
+/// A [`SinkPosition`] as sinks store it.
+#[derive(Clone, PartialEq, prost::Message)]
+struct StoredSinkPosition {
+    /// The newest batch.
+    #[prost(uint64, tag = "1")]
+    seq: u64,
+    /// The task's inputs after it.
+    #[prost(btree_map = "string, message", tag = "2")]
+    inputs: BTreeMap<String, InputState>,
+    /// What was counted in it.
+    #[prost(btree_map = "string, uint64", tag = "3")]
+    counters: BTreeMap<String, u64>,
+}
+
+impl SinkPosition {
+    /// The position after a batch.
+    #[must_use]
+    pub fn after(batch: &SinkBatch) -> SinkPosition {
+        SinkPosition { seq: batch.seq, inputs: batch.inputs.clone(), counters: batch.counters.clone() }
+    }
+
+    /// Bytes to store.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let SinkPosition { seq, inputs, counters } = self.clone();
+        StoredSinkPosition { seq: seq.0, inputs, counters }.encode_to_vec()
+    }
+
+    /// Reads what was stored.
+    ///
+    /// # Errors
+    /// When it is not what [`SinkPosition::to_bytes`] gave.
+    pub fn from_bytes(bytes: &[u8]) -> Result<SinkPosition, DecodeError> {
+        let StoredSinkPosition { seq, inputs, counters } = StoredSinkPosition::decode(bytes)?;
+        Ok(SinkPosition { seq: Seq(seq), inputs, counters })
+    }
+}
+
 /// What a sink said to a batch.
 #[derive(Clone, PartialEq, Debug)]
 pub enum SinkReply {
@@ -211,7 +251,7 @@ pub enum SinkReply {
 /// The position lives in the sink, in one transaction with the records; the ledger follows it.
 #[async_trait]
 pub trait Sink: Send + Sync {
-    /// Where the sink stands for `task`.
+    /// Where the sink stands for `task`. Who asks is about to write: a sink that can tell executors apart stops others now.
     async fn position(&self, task: &TaskId) -> Result<SinkPosition, StoreError>;
 
     /// Writes a batch if the sink is at `batch.seq - 1` for `task`.

@@ -10,8 +10,9 @@ use payguard_engine::logic::{Collector, OperatorDelta, OperatorState, Origin, St
 use payguard_engine::page::{Page, PageAddress};
 use payguard_engine::row::{SegmentLocation, Slice};
 use payguard_engine::segment::{Arrival, Segment, SegmentBuilder, SliceReader, Stamp, open};
+use payguard_engine::store::SinkPosition;
 use payguard_engine::ttl_set::TtlSet;
-use payguard_engine::{Broadcast, CommitRow, Head, InputState, Position, StageId};
+use payguard_engine::{Broadcast, CommitRow, Head, InputState, Position, Seq, StageId};
 use payguard_model::*;
 use payguard_operators::amount_spike::AmountSpikeRule;
 use payguard_operators::card_profile::CardProfiles;
@@ -55,7 +56,7 @@ const EN: DetailLanguage = DetailLanguage::En;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = states();
-    cases.extend([ids(), commit_row(), message("head", head), message("rules", rules)]);
+    cases.extend([ids(), commit_row(), message("head", head), message("rules", rules), sink_position()]);
     cases.extend(records());
     cases.extend(crate::savepoint::cases());
     cases
@@ -140,6 +141,19 @@ fn rules(_version: u32) -> RuleConfig {
 
 fn input_state(at: i64) -> InputState {
     InputState { position: Position { at, within: 3 }, watermark_ms: at * 1_000, idle: true }
+}
+
+fn sink_position() -> Case {
+    let position = || SinkPosition {
+        seq: Seq(12),
+        inputs: BTreeMap::from([("rules/0".to_owned(), input_state(7))]),
+        counters: BTreeMap::from([("in.alerts".to_owned(), 2)]),
+    };
+    let written = vec![("-".to_owned(), position().to_bytes())];
+    let read = move |version, stored: &Stored| {
+        assert_eq!(SinkPosition::from_bytes(&stored[0].1).unwrap(), position(), "version {version}");
+    };
+    Case { name: "sink-position", messages: vec!["StoredSinkPosition".to_owned()], written, read: Box::new(read) }
 }
 
 fn head(version: u32) -> Head {
