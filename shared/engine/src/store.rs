@@ -256,6 +256,13 @@ pub trait Sink: Send + Sync {
 
     /// Writes a batch if the sink is at `batch.seq - 1` for `task`.
     async fn write(&self, task: &TaskId, batch: &SinkBatch) -> Result<SinkReply, StoreError>;
+
+    /// Whether positions can vanish from the sink although what was written is there, as a broker's can. Such a sink
+    /// takes a batch without records from any earlier position: a task whose sink has forgotten goes on from the
+    /// ledger, and the records of the one batch that the ledger may not know of yet are written twice.
+    fn can_forget(&self) -> bool {
+        false
+    }
 }
 
 /// A file of a [`FileStore`].

@@ -62,6 +62,8 @@ pub struct World {
     pub collected: Collected,
     /// Who reads what: lets every removal be checked when it is made.
     pub reads: Option<Arc<Reads>>,
+    /// Whether sinks may forget their positions.
+    pub forgetful: bool,
     /// The sinks.
     pub sinks: BTreeMap<TaskId, SinkLog>,
     /// The files.

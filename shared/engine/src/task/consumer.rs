@@ -317,7 +317,12 @@ impl ConsumerTask {
             *head = newer;
             position = patiently(&self.env.settings, || sink.position(&self.plan.task)).await?;
         }
-        if position == SinkPosition::default() && is_just_restored(head) {
+        let is_new = position == SinkPosition::default() && is_just_restored(head);
+        if is_new || position.seq < head.seq() && sink.can_forget() {
+            if !is_new {
+                let (task, sink, ledger) = (&self.plan.task, position.seq, head.seq);
+                tracing::error!(%task, %sink, ledger, "the sink has forgotten its position, going on from the ledger's");
+            }
             return self.begin_sink(head, sink).await;
         }
         match lead(head.seq(), position.seq) {
@@ -338,7 +343,7 @@ impl ConsumerTask {
         Ok(())
     }
 
-    /// Tells an empty sink where a restored task begins: by a batch without records.
+    /// Tells a sink where a task begins that was restored, or that it has forgotten: by a batch without records.
     async fn begin_sink(&self, head: &Head, sink: &dyn Sink) -> Result<(), EngineError> {
         let (inputs, counters) = (head.inputs.clone(), BTreeMap::new());
         let batch = SinkBatch { seq: head.seq(), inputs, counters, records: Vec::new() };
