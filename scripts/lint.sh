@@ -20,7 +20,7 @@ step "dependencies point inward"
 # Inner crates must not reach the adapters, the SDKs or anything that waits or listens.
 inner() { cargo tree --package "$1" --edges normal --prefix none --format '{p}' | cut -d' ' -f1 | sort -u; }
 for crate in payguard-model payguard-operators payguard-engine payguard-topology payguard-savepoint payguard-inspect payguard-generator; do
-  if inner "$crate" | grep -E '^(aws-|hyper|dynoxide|s3s|lambda_runtime|tokio-postgres|payguard-(aws|directory|local|lambda))'; then
+  if inner "$crate" | grep -E '^(aws-|hyper|dynoxide|s3s|lambda_runtime|rdkafka|tokio-postgres|payguard-(aws|directory|kafka|local|lambda))'; then
     echo "$crate depends on an adapter (see above)" >&2
     exit 1
   fi

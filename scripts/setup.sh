@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What a build needs besides Rust: a C compiler (for SQLite inside the embedded DynamoDB). Does nothing when it is there.
+# What a build needs besides Rust: a C compiler (for SQLite inside the embedded DynamoDB, and for Kafka's client), and make
+# and perl (for the client's OpenSSL). Does nothing when they are there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -7,16 +8,16 @@ if ! command -v cargo >/dev/null; then
   echo "cargo is missing: install Rust with rustup, then run this again" >&2
   exit 1
 fi
-if command -v cc >/dev/null; then
+if command -v cc >/dev/null && command -v make >/dev/null && command -v perl >/dev/null; then
   exit 0
 fi
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
   as_root=(sudo)
 fi
-echo "installing a C compiler (build-essential)"
+echo "installing a C compiler, make and perl (build-essential)"
 if ! command -v apt-get >/dev/null; then
-  echo "no C compiler (cc) and no apt-get to install one: install a C compiler, then run this again" >&2
+  echo "a C compiler (cc), make or perl is missing, and there is no apt-get to install them: install them, then run this again" >&2
   exit 1
 fi
 "${as_root[@]}" apt-get update -qq

@@ -6,8 +6,9 @@ cd "$(dirname "$0")/.."
 started=$SECONDS
 step() { printf '\n== %s\n' "$*"; }
 
-step "tools: cargo-lambda and SAM, PostgreSQL"
+step "tools: cargo-lambda and SAM, Kafka, PostgreSQL"
 scripts/tools.sh sam
+scripts/tools.sh kafka
 scripts/tools.sh postgresql
 export PATH="$PWD/.tools/bin:$PATH"
 

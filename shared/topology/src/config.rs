@@ -11,12 +11,18 @@ use toml::{Table, Value};
 use crate::payguard::operator;
 
 /// Variables that are not keys of the configuration: they say where a process finds stores, sink and neighbours.
-pub const RESERVED: [&str; 10] = [
+pub const RESERVED: [&str; 16] = [
     "PAYGUARD_DB_PASSWORD",
     "PAYGUARD_DB_URL",
     "PAYGUARD_DB_USER",
     "PAYGUARD_DIRECTORY",
     "PAYGUARD_FUNCTION_PREFIX",
+    "PAYGUARD_KAFKA_BOOTSTRAP",
+    "PAYGUARD_KAFKA_CA_FILE",
+    "PAYGUARD_KAFKA_PASSWORD",
+    "PAYGUARD_KAFKA_SASL_MECHANISM",
+    "PAYGUARD_KAFKA_TLS",
+    "PAYGUARD_KAFKA_USER",
     "PAYGUARD_LEDGER_TABLE",
     "PAYGUARD_REPORT_BATCH_ITEM_FAILURES",
     "PAYGUARD_SEGMENT_BUCKET",
