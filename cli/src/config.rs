@@ -41,6 +41,9 @@ pub(crate) struct ConfigArgs {
     /// Operators to run: all, core (merchant totals, velocity, countries, amounts), or ids separated by commas
     #[arg(long, global = true, value_name = "LIST", help_heading = "Configuration")]
     operators: Option<String>,
+    /// Begins the transactional ids in Kafka [default: the pipeline's name and -alerts]; another pipeline needs another
+    #[arg(long, global = true, value_name = "PREFIX", help_heading = "Configuration")]
+    alerts_transactional_id_prefix: Option<String>,
     /// Shards of every stage with keyed state
     #[arg(long, global = true, value_name = "N", help_heading = "Configuration")]
     shards: Option<u32>,
@@ -92,6 +95,7 @@ impl ConfigArgs {
         set("rules.amount_spike_limit_minor", self.amount_spike_limit_minor.map(|n| n.to_string()));
         set("detail_language", self.detail_language.clone());
         set("operators", self.operators.clone());
+        set("publish.transactional_id_prefix", self.alerts_transactional_id_prefix.clone());
         set("engine.records_per_commit", self.rows_per_commit.map(|n| n.to_string()));
         set("stats.salts", self.stats_salts.map(|n| n.to_string()));
         set("rules.slow_ms", self.slow_ms.map(|n| n.to_string()));

@@ -1,5 +1,8 @@
 //! Stage `publish`: everything bound for a topic leaves the pipeline here.
 
+#[cfg(feature = "kafka")]
+pub mod kafka;
+
 use std::sync::Arc;
 
 use payguard_engine::StageId;

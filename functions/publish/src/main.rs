@@ -1,13 +1,25 @@
 //! The function of stage `publish`.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use payguard_publish::TOPICS;
+use payguard_engine::store::Sink;
+use payguard_kafka::{KafkaClients, KafkaSettings};
+use payguard_lambda::StartError;
+use payguard_publish::{TOPICS, kafka};
 use payguard_topology::stage;
 
 fn main() -> ExitCode {
     payguard_lambda::run(|function| {
-        let sink = function.options.open_sink(&TOPICS)?;
+        let sink: Arc<dyn Sink> = match function.options.sink.as_deref() {
+            Some(kafka::KAFKA) => {
+                let settings = KafkaSettings::read(&function.variables);
+                let clients = settings.and_then(|settings| KafkaClients::new(settings, function.credentials.clone()));
+                let clients = clients.map_err(|error| StartError::Kafka(Box::new(error)))?;
+                Arc::new(kafka::sink(clients, &function.config, None))
+            }
+            _ => function.options.open_sink(&TOPICS)?,
+        };
         Ok(function.consumer(stage::PUBLISH, payguard_publish::make(&function.topology, sink)))
     })
 }

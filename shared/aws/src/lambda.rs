@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use aws_config::BehaviorVersion;
+use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_sdk_lambda::types::InvocationType;
 use aws_smithy_types::timeout::TimeoutConfig;
 use payguard_engine::store::Waker;
@@ -26,6 +27,8 @@ pub struct EnvClients {
     pub stores: Clients,
     /// For waking other stages.
     pub lambda: aws_sdk_lambda::Client,
+    /// For what is not a client of the SDK.
+    pub credentials: Option<SharedCredentialsProvider>,
 }
 
 /// Clients with region, credentials and endpoints from the environment.
@@ -50,6 +53,7 @@ pub async fn clients_from_env() -> EnvClients {
             s3_is_plain_http,
         },
         lambda: aws_sdk_lambda::Client::from_conf(lambda.build()),
+        credentials: shared.credentials_provider(),
     }
 }
 

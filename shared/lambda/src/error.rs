@@ -38,6 +38,9 @@ pub enum StartError {
     /// The directory of merchants cannot be opened.
     #[error("the directory of merchants cannot be opened: {0}")]
     Directory(Box<dyn std::error::Error + Send + Sync>),
+    /// The settings of Kafka cannot be used.
+    #[error(transparent)]
+    Kafka(Box<dyn std::error::Error + Send + Sync>),
     /// The asynchronous runtime cannot be made.
     #[error("the asynchronous runtime does not start: {0}")]
     Tokio(#[from] std::io::Error),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use aws_credential_types::provider::SharedCredentialsProvider;
 use lambda_runtime::{Diagnostic, LambdaEvent, service_fn};
 use payguard_aws::dynamo::{DynamoLedger, DynamoStateTable};
 use payguard_aws::event::{StageEvent, time_left};
@@ -44,6 +45,10 @@ pub struct Function {
     pub waker: Arc<LambdaWaker>,
     /// Where its stores, sink and neighbours are.
     pub options: Options,
+    /// The environment, for settings of what it talks to.
+    pub variables: BTreeMap<String, String>,
+    /// Its role's credentials, for what is not a client of the SDK.
+    pub credentials: Option<SharedCredentialsProvider>,
 }
 
 /// Does the work of events.
@@ -81,7 +86,8 @@ impl Function {
         };
         let config = as_begun(&env, config).await?;
         let topology = Arc::new(payguard(&config));
-        Ok(Function { config: Arc::new(config), topology, env, waker, options })
+        let credentials = clients.credentials;
+        Ok(Function { config: Arc::new(config), topology, env, waker, options, variables, credentials })
     }
 
     /// The host of a stage that is given records of Kafka.

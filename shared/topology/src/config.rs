@@ -48,6 +48,8 @@ pub struct Config {
     pub stats: Stats,
     /// Shards of the stages with keyed state.
     pub shards: Shards,
+    /// What goes out to Kafka.
+    pub publish: Publish,
     /// Numbers of the engine.
     pub engine: Engine,
     /// What is kept although no task needs it any more.
@@ -94,6 +96,29 @@ pub struct Stats {
     pub salts: u32,
     /// With salts: late payments within a minute update the total too.
     pub late_updates: bool,
+}
+
+/// What goes out to Kafka. Files have the default names, whatever these are.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Publish {
+    /// Begins the transactional ids; empty: the pipeline's name and `-alerts`. No two pipelines on a cluster may share
+    /// it: each would end the other's transactions.
+    pub transactional_id_prefix: String,
+    /// Topic of alerts.
+    pub alerts_topic: String,
+    /// Topic of refused records.
+    pub dlq_topic: String,
+    /// Topic of payments no window accepted.
+    pub late_topic: String,
+    /// Topic of confirmed payments.
+    pub confirmed_topic: String,
+    /// Topic of finished sessions.
+    pub sessions_topic: String,
+    /// Topic of running profiles of cards.
+    pub profiles_topic: String,
+    /// Topic of refused changes of the rules.
+    pub rejected_rules_topic: String,
 }
 
 /// Shards of the stages with keyed state: 1 to 128.
@@ -184,9 +209,40 @@ impl Default for Config {
             rules: Rules::default(),
             stats: Stats::default(),
             shards: Shards::default(),
+            publish: Publish::default(),
             engine: Engine::default(),
             gc: Gc::default(),
         }
+    }
+}
+
+impl Default for Publish {
+    fn default() -> Publish {
+        Publish {
+            transactional_id_prefix: String::new(),
+            alerts_topic: "fraud.alerts".to_owned(),
+            dlq_topic: "payments.dlq".to_owned(),
+            late_topic: "payments.late".to_owned(),
+            confirmed_topic: "payments.confirmed".to_owned(),
+            sessions_topic: "card.sessions".to_owned(),
+            profiles_topic: "card.profiles".to_owned(),
+            rejected_rules_topic: "rules.rejected".to_owned(),
+        }
+    }
+}
+
+impl Publish {
+    /// Every topic with its key.
+    fn topics(&self) -> [(&'static str, &str); 7] {
+        [
+            ("publish.alerts_topic", &self.alerts_topic),
+            ("publish.dlq_topic", &self.dlq_topic),
+            ("publish.late_topic", &self.late_topic),
+            ("publish.confirmed_topic", &self.confirmed_topic),
+            ("publish.sessions_topic", &self.sessions_topic),
+            ("publish.profiles_topic", &self.profiles_topic),
+            ("publish.rejected_rules_topic", &self.rejected_rules_topic),
+        ]
     }
 }
 
@@ -332,6 +388,15 @@ impl Config {
         operator::WITH_CONFIRMATIONS.iter().any(|id| self.has_operator(id))
     }
 
+    /// What the transactional ids of the pipeline begin with.
+    #[must_use]
+    pub fn transactional_id_prefix(&self) -> String {
+        match self.publish.transactional_id_prefix.as_str() {
+            "" => format!("{}-alerts", self.pipeline),
+            prefix => prefix.to_owned(),
+        }
+    }
+
     /// Whether merchant totals are made in two phases.
     #[must_use]
     pub fn is_salted(&self) -> bool {
@@ -421,6 +486,18 @@ impl Config {
         }
         if !["reject", "ignore"].contains(&self.source.unknown_fields.as_str()) {
             return fail("source.unknown_fields", "must be `reject` or `ignore`".to_owned());
+        }
+        let sources = [&self.source.topic, &self.source.confirmations_topic, &self.source.rules_topic];
+        for (key, topic) in self.publish.topics() {
+            if topic.is_empty()
+                || topic.len() > 249
+                || !topic.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+            {
+                return fail(key, format!("`{topic}` must be up to 249 letters, digits, `-`, `_` or `.`"));
+            }
+            if sources.contains(&&topic.to_owned()) {
+                return fail(key, format!("`{topic}` is read by the pipeline: it would be its own input"));
+            }
         }
         let shards = self.shards.by_stage();
         for (stage, shards) in shards {
