@@ -2,6 +2,8 @@
 
 pub(crate) mod demo;
 pub(crate) mod diff_state;
+#[cfg(feature = "kafka")]
+pub(crate) mod dlq;
 pub(crate) mod explain;
 pub(crate) mod generate;
 pub(crate) mod keys;
@@ -16,6 +18,8 @@ pub(crate) mod state;
 pub(crate) mod status;
 pub(crate) mod summary;
 pub(crate) mod topology;
+#[cfg(feature = "kafka")]
+pub(crate) mod verify_topic;
 
 use std::process::ExitCode;
 

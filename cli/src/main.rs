@@ -60,6 +60,12 @@ enum Command {
     Topology(commands::topology::Args),
     /// Show how keys spread over shards, and how skewed that is
     Keys(commands::keys::Args),
+    /// Show the dead letters of a Kafka cluster, or send them back
+    #[cfg(feature = "kafka")]
+    Dlq(commands::dlq::Args),
+    /// Say whether every record of a Kafka topic is there once (exit code 0), not so (1), or unknown (2)
+    #[cfg(feature = "kafka")]
+    VerifyTopic(commands::verify_topic::Args),
     /// Print the effective configuration, as a file that could be used
     Config,
     /// Serve the embedded DynamoDB and S3 for other processes until interrupted
@@ -101,6 +107,10 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Explain(args) => commands::explain::run(&args, &cli.config),
         Command::Topology(args) => commands::topology::run(&args, &cli.config),
         Command::Keys(args) => commands::keys::run(&args),
+        #[cfg(feature = "kafka")]
+        Command::Dlq(args) => commands::dlq::run(&args, &cli.config),
+        #[cfg(feature = "kafka")]
+        Command::VerifyTopic(args) => Ok(commands::verify_topic::run(&args)),
         Command::Config => commands::print_config(&cli.config),
         Command::Stack(args) => commands::stack::run(&args),
     }

@@ -131,7 +131,7 @@ async fn open(config: Config) -> (LocalPipeline, TempDir, EmbeddedStack) {
 
 fn record(offset: usize, line: &str) -> SourceRecord<'_> {
     let offset = i64::try_from(offset).expect("small");
-    SourceRecord { offset, timestamp: None, value: Some(line.as_bytes()), watermark_bound: None }
+    SourceRecord { offset, timestamp: None, value: Some(line.as_bytes()), watermark_bound: None, replays: 0 }
 }
 
 async fn run_all(tasks: &mut [ConsumerTask]) {

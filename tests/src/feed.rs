@@ -143,5 +143,6 @@ pub fn as_source(record: &RawRecord) -> SourceRecord<'_> {
         timestamp: record.timestamp.map(EventTime),
         value: record.value.as_deref(),
         watermark_bound: None,
+        replays: 0,
     }
 }

@@ -214,6 +214,7 @@ async fn feed(source: &mut SourceTask, values: &[(i64, String)], timestamp: Even
         timestamp: Some(timestamp),
         value: Some(value),
         watermark_bound: None,
+        replays: 0,
     };
     let records: Vec<_> = values.iter().map(|(offset, value)| record((*offset, value.as_bytes()))).collect();
     if records.is_empty() {

@@ -68,7 +68,7 @@ impl SourceLogic for ParseStage {
                 (self.payment.source_partition, self.payment.source_offset) = (self.partition, record.offset);
                 Some(self.accept(out))
             }
-            Err(reason) => self.reject(raw, reason, record.timestamp, out),
+            Err(reason) => self.reject(raw, reason, record, out),
         }
     }
 
@@ -98,17 +98,12 @@ impl ParseStage {
 
     /// A rejected record has no event time of its own: its Kafka timestamp moves the watermark, unless it is from the
     /// future beyond the bound that holds for payments.
-    fn reject(
-        &self,
-        raw: &[u8],
-        reason: Reason,
-        timestamp: Option<EventTime>,
-        out: &mut Collector,
-    ) -> Option<EventTime> {
-        let now = out.now();
+    fn reject(&self, raw: &[u8], reason: Reason, source: &SourceRecord<'_>, out: &mut Collector) -> Option<EventTime> {
+        let (now, timestamp, replays) = (out.now(), source.timestamp, source.replays);
         out.count(PARSE, reason.code(), 1);
         if let Some(output) = self.rejected {
-            let record = RejectedRecord { raw: raw_text(raw), reason: reason.code().to_owned(), rejected_at_ms: now.0 };
+            let record =
+                RejectedRecord { raw: raw_text(raw), reason: reason.code().to_owned(), rejected_at_ms: now.0, replays };
             out.emit(output, reason.code(), timestamp.unwrap_or(EventTime(now.0)), &record);
         }
         let bound = self.policy.max_future_ms.map_or(i64::MAX, |ms| now.0.saturating_add(ms));

@@ -356,7 +356,12 @@ pub struct SourceRecord<'a> {
     /// The task's watermark may not pass this before the next record: how far another source was when this record
     /// arrived. Replays of files use it to keep the order of arrival across sources.
     pub watermark_bound: Option<EventTime>,
+    /// How often it has been sent back from the dead letters ([`REPLAYS_HEADER`]).
+    pub replays: u32,
 }
+
+/// Header of a record that was sent back from the dead letters: how often, as a decimal number.
+pub const REPLAYS_HEADER: &str = "payguard-replays";
 
 /// A sink stage: turns stream records into what its topic or table holds.
 pub trait SinkLogic: Send + Sync {

@@ -11,6 +11,8 @@ use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::DeliveryResult;
+use rdkafka::producer::ProducerContext;
 
 use crate::iam::MskTokens;
 use crate::{KafkaSettings, SettingsError};
@@ -280,6 +282,13 @@ impl ClientContext for KafkaContext {
 }
 
 impl ConsumerContext for KafkaContext {}
+
+/// What became of single records is not asked: a transaction with one that failed cannot be committed.
+impl ProducerContext for KafkaContext {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
+}
 
 fn refusal_kind(code: RDKafkaErrorCode) -> Option<RefusalKind> {
     match code {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use payguard_aws::event::{BatchItemFailure, BatchResponse, KafkaEvent, KafkaRecord, NO_TIMESTAMP};
 use payguard_engine::EngineError;
-use payguard_engine::logic::SourceRecord;
+use payguard_engine::logic::{REPLAYS_HEADER, SourceRecord};
 use payguard_model::EventTime;
 
 use crate::error::{Failure, HostError};
@@ -70,7 +70,15 @@ fn as_source(record: &KafkaRecord) -> SourceRecord<'_> {
         timestamp: (record.timestamp != NO_TIMESTAMP).then_some(EventTime(record.timestamp)),
         value: record.value.as_deref(),
         watermark_bound: None,
+        replays: replays(record),
     }
+}
+
+/// How often a record was sent back, as its newest header says; what is no number is somebody else's header.
+fn replays(record: &KafkaRecord) -> u32 {
+    let newest = record.headers.iter().rev().find(|(name, _)| name == REPLAYS_HEADER);
+    let text = newest.and_then(|(_, value)| std::str::from_utf8(value.as_deref()?).ok());
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 impl Delivery<'_> {

@@ -68,7 +68,7 @@ async fn first_commits(env: &Env, config: &Config) -> Result<(), Box<dyn std::er
     let source = TaskId::partition(&StageId::new(stage::PARSE), &config.source.topic, 0);
     let mut source = SourceTask::new(env.clone(), plan(&source)?, &payguard_parse::make(config, &topology));
     let payment = br#"{"paymentId":"p-1","cardId":"c-00000007","merchantId":"m-0001","amountMinor":100,"currency":"EUR","country":"DE","eventTimeMs":1780000000000}"#;
-    let record = SourceRecord { offset: 0, timestamp: None, value: Some(payment), watermark_bound: None };
+    let record = SourceRecord { offset: 0, timestamp: None, value: Some(payment), watermark_bound: None, replays: 0 };
     source.ingest(&[record]).await?;
     source.end().await?;
     let bodies = [

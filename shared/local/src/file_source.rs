@@ -187,7 +187,7 @@ impl Chunk {
         let mut start = 0;
         let records = self.ends.iter().zip(first_offset..).map(|(end, offset)| {
             let value = &self.bytes[std::mem::replace(&mut start, *end)..*end];
-            SourceRecord { offset, timestamp: None, value: Some(value), watermark_bound: None }
+            SourceRecord { offset, timestamp: None, value: Some(value), watermark_bound: None, replays: 0 }
         });
         records.collect()
     }

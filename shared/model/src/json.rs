@@ -75,9 +75,12 @@ mod tests {
             raw: "{\"paymentId\": broken".to_owned(),
             reason: "bad-json".to_owned(),
             rejected_at_ms: 1_794_085_151_733,
+            replays: 0,
         };
         let json = r#"{"raw":"{\"paymentId\": broken","reason":"bad-json","rejectedAtMs":1794085151733}"#;
         assert_eq!(text(&record), json);
+        let again = RejectedRecord { replays: 2, ..record };
+        assert_eq!(text(&again), json.replace("733}", r#"733,"replays":2}"#));
     }
 
     #[test]

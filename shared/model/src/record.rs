@@ -52,6 +52,14 @@ pub struct RejectedRecord {
     /// Wall clock at the moment of refusal, milliseconds since the Unix epoch.
     #[prost(int64, tag = "3")]
     pub rejected_at_ms: i64,
+    /// How often it had been sent back to its topic before; not told when it never was.
+    #[prost(uint32, tag = "4")]
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub replays: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// One emission of a merchant's total for one minute (table `merchant_stats`); a later one for the same merchant and

@@ -105,8 +105,13 @@ fn ready(deliver: u8, memory: &Memory, fresh: bool, config: &Config, acts: &mut 
 
 /// Records of the delivery that are not processed yet.
 fn waiting(deliver: u8, memory: &Memory) -> u8 {
-    let record =
-        |offset: u8| SourceRecord { offset: i64::from(offset), timestamp: None, value: None, watermark_bound: None };
+    let record = |offset: u8| SourceRecord {
+        offset: i64::from(offset),
+        timestamp: None,
+        value: None,
+        watermark_bound: None,
+        replays: 0,
+    };
     let records: Vec<_> = (1..=deliver).map(record).collect();
     u8::try_from(not_processed(&records, memory.head.at.position().at).len()).unwrap_or(u8::MAX)
 }

@@ -154,8 +154,8 @@ impl Reference {
                 Some(payment.event_time_ms)
             }
             Err(reason) => {
-                let rejected =
-                    RejectedRecord { raw: raw_text(raw), reason: reason.code().to_owned(), rejected_at_ms: now.0 };
+                let (raw, reason) = (raw_text(raw), reason.code().to_owned());
+                let rejected = RejectedRecord { raw, reason, rejected_at_ms: now.0, replays: 0 };
                 self.publish(self.configured.names.dlq, rejected.reason.clone(), to_json(&rejected));
                 let bound = self.configured.policy.max_future_ms.map_or(i64::MAX, |ms| now.0 + ms);
                 record.timestamp.filter(|t| *t <= bound)

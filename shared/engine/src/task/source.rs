@@ -303,6 +303,7 @@ mod tests {
             timestamp: None,
             value: Some(&[0; 100][..len]),
             watermark_bound: None,
+            replays: 0,
         };
         let settings = Settings { records_per_commit: 4, bytes_per_commit: 20, ..Settings::default() };
         let count = |lens: &[usize]| fitting(&lens.iter().map(|len| of(*len)).collect::<Vec<_>>(), &settings);

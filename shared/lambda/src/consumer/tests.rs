@@ -59,6 +59,7 @@ async fn parse(world: &SimWorld, offsets: std::ops::Range<i64>) {
             timestamp: None,
             value: Some(text.as_bytes()),
             watermark_bound: None,
+            replays: 0,
         })
         .collect();
     task.ingest(&records).await.unwrap();

@@ -12,6 +12,7 @@ use payguard_kafka::rdkafka::ClientConfig;
 use payguard_kafka::rdkafka::admin::{AdminClient, AdminOptions};
 use payguard_kafka::rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use payguard_kafka::testing::{Broker, BrokerOptions};
+use payguard_kafka::{Extent, Isolation, read_topic};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -47,7 +48,7 @@ async fn a_batch_and_its_position_are_there_together_for_whoever_comes_next() {
         assert_eq!(reply, SinkReply::Elsewhere(SinkPosition::after(&batch(3, []))), "batch {wrong}");
     }
     assert_eq!(committed(broker, topic), (0..60).collect::<Vec<_>>());
-    for (key, value) in read(broker, topic, "read_committed") {
+    for (key, value) in read(broker, topic, Isolation::Committed) {
         assert_eq!(key, format!("card-{}", value.parse::<u64>().unwrap() % 5));
     }
 }
@@ -79,6 +80,8 @@ async fn a_transaction_that_was_left_open_is_ended_and_its_producer_cannot_commi
     frozen.begin_transaction().unwrap();
     frozen.send(BaseRecord::to(topic).key("card-0").payload("100")).unwrap();
     flush(&frozen);
+    let extent = read_topic(&broker.clients(), topic, Isolation::Committed, |_| panic!("nothing is committed"));
+    assert_eq!(extent.unwrap(), Extent { records: 0, held_back: 1 });
     // Its successor does not wait for a timeout, and neither do readers.
     let sink = sink(broker, topic);
     assert_eq!(sink.position(&task()).await.unwrap(), SinkPosition::default());
@@ -88,7 +91,7 @@ async fn a_transaction_that_was_left_open_is_ended_and_its_producer_cannot_commi
     let code = error.rdkafka_error_code();
     assert!(error.to_string().contains("fenced") || error.to_string().contains("Fenced"), "{code:?} {error}");
     // Readers that do not ask for committed records only may see what was never committed.
-    let seen = read(broker, topic, "read_uncommitted");
+    let seen = read(broker, topic, Isolation::Uncommitted);
     assert_eq!(seen.iter().filter(|(_, value)| value == "100").count(), 1);
     assert_eq!(committed(broker, topic), [0, 1, 2]);
 }
@@ -258,9 +261,10 @@ async fn a_broker_that_is_away_loses_nothing_and_repeats_nothing() {
         expected.extend(numbers);
     }
     assert_eq!(committed(&broker, topic), expected);
-    let counted = read(&broker, topic, "read_committed").into_iter().fold(BTreeMap::new(), |mut counted, (key, _)| {
-        *counted.entry(key).or_insert(0) += 1;
-        counted
-    });
+    let counted =
+        read(&broker, topic, Isolation::Committed).into_iter().fold(BTreeMap::new(), |mut counted, (key, _)| {
+            *counted.entry(key).or_insert(0) += 1;
+            counted
+        });
     assert_eq!(counted.len(), 5);
 }

@@ -1,14 +1,12 @@
 //! What the tests have in common: sinks and consumers of a broker.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use payguard_engine::store::{SinkBatch, SinkRecord};
 use payguard_engine::{InputState, Position, Seq, StageId, TaskId};
-use payguard_kafka::KafkaContext;
-use payguard_kafka::rdkafka::consumer::{BaseConsumer, Consumer};
-use payguard_kafka::rdkafka::{Message, Offset, TopicPartitionList};
+use payguard_kafka::rdkafka::Message;
 use payguard_kafka::testing::Broker;
+use payguard_kafka::{Isolation, read_topic};
 use payguard_sink_kafka::{KafkaSink, KafkaSinkOptions};
 
 /// A topic's records: key and value.
@@ -48,42 +46,20 @@ pub(crate) fn batch(seq: u64, numbers: impl IntoIterator<Item = u64>) -> SinkBat
 }
 
 /// What a consumer reads from the beginning to the end that there is now.
-pub(crate) fn read(broker: &Broker, topic: &str, isolation: &str) -> Records {
-    let clients = broker.clients();
-    let consumer: BaseConsumer<KafkaContext> = clients
-        .config()
-        .set("group.id", "reader")
-        .set("isolation.level", isolation)
-        .set("enable.auto.commit", "false")
-        .set("enable.partition.eof", "true")
-        .create_with_context(clients.context())
-        .unwrap();
-    let metadata = consumer.fetch_metadata(Some(topic), Duration::from_secs(10)).unwrap();
-    let partitions = metadata.topics()[0].partitions().len();
-    let mut all = TopicPartitionList::new();
-    for partition in (0..).take(partitions) {
-        all.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
-    }
-    consumer.assign(&all).unwrap();
-    let (mut records, mut ended) = (Records::new(), 0);
-    while ended < partitions {
-        match consumer.poll(Duration::from_secs(10)) {
-            Some(Ok(message)) => {
-                let text = |bytes: Option<&[u8]>| String::from_utf8(bytes.unwrap().to_vec()).unwrap();
-                records.push((text(message.key()), text(message.payload())));
-            }
-            Some(Err(payguard_kafka::rdkafka::error::KafkaError::PartitionEOF(_))) => ended += 1,
-            Some(Err(error)) => panic!("{error}"),
-            None => panic!("{topic} does not come to its end"),
-        }
-    }
+pub(crate) fn read(broker: &Broker, topic: &str, isolation: Isolation) -> Records {
+    let mut records = Records::new();
+    let text = |bytes: Option<&[u8]>| String::from_utf8(bytes.unwrap().to_vec()).unwrap();
+    let extent = read_topic(&broker.clients(), topic, isolation, |message| {
+        records.push((text(message.key()), text(message.payload())));
+    });
+    assert_eq!(extent.unwrap().records, records.len() as u64);
     records
 }
 
 /// The numbers that readers of committed records see, sorted.
 pub(crate) fn committed(broker: &Broker, topic: &str) -> Vec<u64> {
     let mut numbers: Vec<u64> =
-        read(broker, topic, "read_committed").into_iter().map(|(_, value)| value.parse().unwrap()).collect();
+        read(broker, topic, Isolation::Committed).into_iter().map(|(_, value)| value.parse().unwrap()).collect();
     numbers.sort_unstable();
     numbers
 }

@@ -66,10 +66,11 @@ pub(crate) fn cases() -> Vec<Case> {
 fn records() -> Vec<Case> {
     vec![
         message("payment", |_| payment("p1", "c1", 1_250, 60_001, "FR")),
-        message("rejected-record", |_| RejectedRecord {
+        message("rejected-record", |version| RejectedRecord {
             raw: "{".to_owned(),
             reason: "bad-json".to_owned(),
             rejected_at_ms: 77,
+            replays: if version < 2 { 0 } else { 1 },
         }),
         message("merchant-stats", |_| MerchantStats {
             merchant_id: "m1".to_owned(),

@@ -1,0 +1,169 @@
+//! A topic from its beginning to the end it has now, for people and for checks. Blocks.
+
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::BorrowedMessage;
+use rdkafka::{Message, Offset, TopicPartitionList};
+
+use crate::{KafkaClients, KafkaContext, Refusal};
+
+/// What a reader sees of transactions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Isolation {
+    /// Only what was committed, up to the first open transaction.
+    Committed,
+    /// Everything, aborted records too.
+    Uncommitted,
+}
+
+impl Isolation {
+    /// The word of Kafka's clients.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Isolation::Committed => "read_committed",
+            Isolation::Uncommitted => "read_uncommitted",
+        }
+    }
+}
+
+/// How much of a topic there was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Extent {
+    /// Records that were read.
+    pub records: u64,
+    /// Offsets behind the first open transaction: nobody who asks for committed records sees them yet.
+    pub held_back: u64,
+}
+
+/// A topic cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// There is no such topic.
+    #[error("there is no topic {0}")]
+    NoTopic(String),
+    /// Brokers refuse us.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// No answer, or an error of the client.
+    #[error("topic {topic} cannot be read: {error}")]
+    Failed {
+        /// The topic.
+        topic: String,
+        /// Why.
+        error: KafkaError,
+    },
+    /// The brokers have stopped sending.
+    #[error("topic {topic} cannot be read to its end: nothing has come for {} s", PATIENCE.as_secs())]
+    Silent {
+        /// The topic.
+        topic: String,
+    },
+}
+
+/// How long nothing may come.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How long is waited at once.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Gives every record of a topic, in the order of each partition, up to the end that the topic has when it begins.
+///
+/// # Errors
+/// When there is no such topic, it cannot be read, or brokers refuse us.
+pub fn read_topic(
+    clients: &KafkaClients,
+    topic: &str,
+    isolation: Isolation,
+    mut record: impl FnMut(&BorrowedMessage<'_>),
+) -> Result<Extent, ReadError> {
+    let context = clients.context();
+    let failed = |error: KafkaError| match context.refusal() {
+        Some(refusal) => ReadError::Refused(refusal),
+        None => ReadError::Failed { topic: topic.to_owned(), error },
+    };
+    let unknown = |error: KafkaError| match error.rdkafka_error_code() {
+        Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
+            ReadError::NoTopic(topic.to_owned())
+        }
+        _ => failed(error),
+    };
+    let consumer = consumer(clients, context.clone(), isolation).map_err(failed)?;
+    let seen = bounds(&consumer, topic).map_err(unknown)?;
+    let mut extent = Extent::default();
+    if isolation == Isolation::Committed {
+        let of_all = self::consumer(clients, context.clone(), Isolation::Uncommitted).map_err(failed)?;
+        let all = bounds(&of_all, topic).map_err(unknown)?;
+        let held_back = all.iter().zip(&seen).map(|(all, seen)| all.1 - seen.1);
+        extent.held_back = held_back.map(|offsets| u64::try_from(offsets).unwrap_or(0)).sum();
+    }
+    // The end of every partition that is not read to its end.
+    let mut left: Vec<Option<i64>> = seen.into_iter().map(|(low, high)| (low < high).then_some(high)).collect();
+    let mut all = TopicPartitionList::new();
+    for (partition, _) in left.iter().enumerate().filter(|(_, end)| end.is_some()) {
+        all.add_partition_offset(topic, number(partition), Offset::Beginning).map_err(failed)?;
+    }
+    consumer.assign(&all).map_err(failed)?;
+    let mut heard = Instant::now();
+    while left.iter().any(Option::is_some) {
+        let event = consumer.poll(POLL);
+        if event.is_some() {
+            heard = Instant::now();
+        }
+        match event {
+            Some(Ok(message)) => {
+                let end = left.get_mut(message.partition().unsigned_abs() as usize);
+                let Some((slot, end)) = end.and_then(|slot| slot.map(|end| (slot, end))) else { continue };
+                if message.offset() < end {
+                    extent.records += 1;
+                    record(&message);
+                }
+                if message.offset() + 1 >= end {
+                    *slot = None;
+                }
+            }
+            // The last offsets may be marks of transactions, which nobody is given.
+            Some(Err(KafkaError::PartitionEOF(partition))) => {
+                if let Some(slot) = left.get_mut(partition.unsigned_abs() as usize) {
+                    *slot = None;
+                }
+            }
+            Some(Err(error)) if context.refusal().is_some() => return Err(failed(error)),
+            // Brokers that are down for a moment come back.
+            Some(Err(_)) | None if heard.elapsed() < PATIENCE => {}
+            Some(Err(error)) => return Err(failed(error)),
+            None => return Err(ReadError::Silent { topic: topic.to_owned() }),
+        }
+    }
+    Ok(extent)
+}
+
+fn consumer(
+    clients: &KafkaClients,
+    context: KafkaContext,
+    isolation: Isolation,
+) -> Result<BaseConsumer<KafkaContext>, KafkaError> {
+    clients
+        .config()
+        // Nothing is committed: the name only has to be one.
+        .set("group.id", "payguard-reader")
+        .set("enable.auto.commit", "false")
+        .set("isolation.level", isolation.word())
+        .set("enable.partition.eof", "true")
+        .create_with_context(context)
+}
+
+/// The first offset of every partition and the one after its last, as the consumer's isolation sees it.
+fn bounds(consumer: &BaseConsumer<KafkaContext>, topic: &str) -> Result<Vec<(i64, i64)>, KafkaError> {
+    let metadata = consumer.fetch_metadata(Some(topic), PATIENCE)?;
+    let partitions = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
+    if partitions == 0 {
+        return Err(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownTopicOrPartition));
+    }
+    (0..partitions).map(|partition| consumer.fetch_watermarks(topic, number(partition), PATIENCE)).collect()
+}
+
+fn number(partition: usize) -> i32 {
+    i32::try_from(partition).unwrap_or(i32::MAX)
+}
