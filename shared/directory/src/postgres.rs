@@ -1,4 +1,4 @@
-//! The directory in PostgreSQL: the table of `infra/sql/merchants.sql`.
+//! The directory in PostgreSQL: the table of `infra/sql/01-merchants.sql`.
 
 use std::time::Duration;
 

@@ -11,7 +11,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use tempfile::TempDir;
 use tokio_postgres::{Client, Config, NoTls};
 
-use crate::DatabaseSettings;
+use crate::{DatabaseSettings, Migration, migrate};
 
 /// With everything that has a meaning in a URL.
 pub const PASSWORD: &str = "p@ss/w?rd:&% '1'";
@@ -140,6 +140,14 @@ impl Server {
     pub async fn database(&self, name: &str, script: &str) {
         self.connect("postgres").await.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
         self.connect(name).await.batch_execute(script).await.unwrap();
+    }
+
+    /// Makes a database with the tables; returns how it is reached.
+    pub async fn migrated(&self, name: &str) -> DatabaseSettings {
+        self.database(name, "").await;
+        let settings = self.settings(name, PASSWORD);
+        migrate(&settings, &Migration::TABLES).await.unwrap();
+        settings
     }
 
     /// A connection for the test itself.
