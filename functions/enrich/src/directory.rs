@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use payguard_directory::{
-    DatabaseSettings, FileDirectory, Limits, MerchantDirectory, PostgresDirectory, SeededDirectory,
-};
+use payguard_directory::{FileDirectory, Limits, MerchantDirectory, PostgresDirectory, SeededDirectory};
 use payguard_lambda::StartError;
+use payguard_postgres::DatabaseSettings;
 
 const DIRECTORY: &str = "PAYGUARD_DIRECTORY";
 
@@ -81,7 +80,7 @@ mod tests {
 
     #[test]
     fn none_of_the_variables_is_taken_for_a_key_of_the_configuration() {
-        for name in [DIRECTORY, "PAYGUARD_DB_URL", "PAYGUARD_DB_USER", "PAYGUARD_DB_PASSWORD"] {
+        for name in [DIRECTORY, "PAYGUARD_DB_URL", "PAYGUARD_DB_USER", "PAYGUARD_DB_PASSWORD", "PAYGUARD_DB_CA_FILE"] {
             assert!(payguard_topology::config::RESERVED.contains(&name), "{name}");
         }
     }

@@ -19,7 +19,7 @@ use async_trait::async_trait;
 pub use enrichment::{Enrichment, Limits, Risks};
 pub use file::{FileDirectory, FileDirectoryError};
 #[cfg(feature = "postgres")]
-pub use postgres::{DatabaseSettings, PostgresDirectory, SettingsError};
+pub use postgres::{PostgresDirectory, PostgresDirectoryError};
 pub use seeded::SeededDirectory;
 
 /// The risk of a merchant that is not in the directory, or of which the directory said nothing in time.

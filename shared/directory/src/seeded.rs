@@ -7,7 +7,7 @@ use crate::{LookupError, MerchantDirectory};
 /// How many merchants there are.
 const MERCHANTS: u32 = 50;
 
-/// The 50 merchants `m-0000` to `m-0049`, by formula: 5 HIGH, 15 MEDIUM, 30 LOW. The same as `infra/sql/merchants.sql`.
+/// The 50 merchants `m-0000` to `m-0049`, by formula: 5 HIGH, 15 MEDIUM, 30 LOW. The same as `infra/sql/04-demo-merchants.sql`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SeededDirectory;
 

@@ -148,6 +148,12 @@ impl EngineError {
         matches!(self, EngineError::Store(error) if error.kind == StoreErrorKind::Newer)
     }
 
+    /// Whether a store could not be reached, so that the same may work later.
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, EngineError::Store(error) if error.kind == StoreErrorKind::Unavailable)
+    }
+
     /// A record or value of `stream` that `task` could not decode.
     #[must_use]
     pub fn bad_record(task: &TaskId, stream: &str, error: DecodeError) -> EngineError {

@@ -69,6 +69,8 @@ pub struct LocalPipeline {
     pub env: Env,
     waker: Arc<LocalWaker>,
     sink: Arc<dyn Sink>,
+    /// The sinks outside of this machine, by stage.
+    remote: BTreeMap<StageId, Arc<dyn Sink>>,
     enrich: MakeBody,
 }
 
@@ -106,7 +108,15 @@ impl LocalPipeline {
         // A wake-up within the process costs nothing, so consumers hear of every step of the watermark.
         env.settings.watermark_wake_ms = 0;
         let enrich = payguard_enrich::make(&topology, directory);
-        LocalPipeline { topology, config, env, waker, sink, enrich }
+        LocalPipeline { topology, config, env, waker, sink, remote: BTreeMap::new(), enrich }
+    }
+
+    /// The same with another sink for a stage, outside of this machine. While it cannot be reached the stage waits for it,
+    /// as long as that takes, and the others go on.
+    #[must_use]
+    pub fn with_remote_sink(mut self, stage: &str, sink: Arc<dyn Sink>) -> LocalPipeline {
+        self.remote.insert(StageId::new(stage), sink);
+        self
     }
 
     /// The source task of a partition with payments.
@@ -186,10 +196,11 @@ impl LocalPipeline {
     }
 
     fn body(&self, id: &StageId) -> Option<MakeBody> {
+        let sink = self.remote.get(id).unwrap_or(&self.sink);
         match &*id.0 {
             stage::ENRICH => Some(self.enrich.clone()),
-            stage::PUBLISH => Some(publish::make(&self.topology, self.sink.clone())),
-            stage::TOTALS => Some(payguard_totals::make(self.sink.clone())),
+            stage::PUBLISH => Some(publish::make(&self.topology, sink.clone())),
+            stage::TOTALS => Some(payguard_totals::make(sink.clone())),
             _ => stage_body(&self.config, &self.topology, id),
         }
     }
@@ -215,9 +226,9 @@ impl Running {
                 && self.started.insert(id.clone())
             {
                 let (signal, clock) = (self.pipeline.waker.signal(&id), self.pipeline.env.clock.clone());
-                let stop = self.stop.clone();
+                let (stop, waits) = (self.stop.clone(), self.pipeline.remote.contains_key(&id.stage));
                 self.signals.push(signal.clone());
-                self.tasks.spawn(async move { run_to_the_end(task, &signal, &*clock, &stop).await });
+                self.tasks.spawn(async move { run_to_the_end(task, &signal, &*clock, &stop, waits).await });
             }
         }
     }
@@ -292,15 +303,24 @@ async fn collect_again_and_again(pipeline: LocalPipeline) {
     }
 }
 
+/// Runs a task; one that `waits` goes on from what is durable when a store could not be reached.
 async fn run_to_the_end(
     mut task: ConsumerTask,
     signal: &Notify,
     clock: &dyn Clock,
     stop: &AtomicBool,
+    waits: bool,
 ) -> Result<Ended, EngineError> {
     while !stop.load(Ordering::Relaxed) {
         let budget = Budget { until: clock.now().plus(INVOCATION_MS), commits: INVOCATION_COMMITS };
-        let report = task.run(budget).await?;
+        let report = match task.run(budget).await {
+            Err(error) if waits && error.is_unavailable() => {
+                tracing::warn!(task = %task.id(), %error, "the stage waits");
+                tokio::time::sleep(SWEEP).await;
+                continue;
+            }
+            report => report?,
+        };
         if report.ended {
             return Ok(Ended::Input);
         }

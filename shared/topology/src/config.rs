@@ -11,7 +11,8 @@ use toml::{Table, Value};
 use crate::payguard::operator;
 
 /// Variables that are not keys of the configuration: they say where a process finds stores, sink and neighbours.
-pub const RESERVED: [&str; 16] = [
+pub const RESERVED: [&str; 17] = [
+    "PAYGUARD_DB_CA_FILE",
     "PAYGUARD_DB_PASSWORD",
     "PAYGUARD_DB_URL",
     "PAYGUARD_DB_USER",

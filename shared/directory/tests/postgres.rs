@@ -1,15 +1,16 @@
 //! The directory in PostgreSQL, against a real server.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-mod server;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use payguard_directory::{Enrichment, Limits, MerchantDirectory, PostgresDirectory, Risks, SeededDirectory};
+use payguard_postgres::Migration;
+use payguard_postgres::testing::{PASSWORD, Server};
 
-use server::{PASSWORD, Server, migration};
+/// What makes the table, and the merchants of the demonstration in it.
+const SCRIPTS: [&str; 2] = [Migration::TABLES[0].sql, Migration::DEMO_MERCHANTS.sql];
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -26,12 +27,12 @@ async fn a_real_server_answers() {
     let mut server = Server::create();
     server.start().await;
     // Applied twice, as a migration may be; a level that was changed in between stays.
-    server.database("payguard", &migration()).await;
+    server.database("payguard", &SCRIPTS.concat()).await;
     let test = server.connect("payguard").await;
     test.batch_execute("INSERT INTO merchants VALUES ('m-x', 'HIGH'), ('m-0044', 'x') ON CONFLICT DO NOTHING")
         .await
         .unwrap();
-    test.batch_execute(&migration()).await.unwrap();
+    test.batch_execute(&SCRIPTS.concat()).await.unwrap();
     let sql = "SELECT risk_level, count(*) FROM merchants WHERE merchant_id <> 'm-x' GROUP BY 1 ORDER BY 1";
     let counts: Vec<(String, i64)> = test.query(sql, &[]).await.unwrap().iter().map(|r| (r.get(0), r.get(1))).collect();
     assert_eq!(counts, [("HIGH", 5), ("LOW", 30), ("MEDIUM", 15)].map(|(level, n)| (level.to_owned(), n)));
@@ -117,7 +118,7 @@ async fn outages_cost_answers_and_heal() {
     let down = enrichment.risks(&["m-0000", "m-0001", "m-0000"]).await;
     assert_eq!((texts(&down), down.failures), (vec!["UNKNOWN"; 3], 3), "down at the start");
     server.start().await;
-    server.database("payguard", &migration()).await;
+    server.database("payguard", &SCRIPTS.concat()).await;
     let up = enrichment.risks(&["m-0000", "m-0001", "m-9999"]).await;
     assert_eq!((texts(&up), up.failures, up.cache_hits), (vec!["HIGH", "LOW", "UNKNOWN"], 0, 0));
 

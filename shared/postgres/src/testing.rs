@@ -1,22 +1,26 @@
 //! A PostgreSQL server of the test's own: a fresh cluster in a temporary folder, on a free port of this machine.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use payguard_directory::DatabaseSettings;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 use tokio_postgres::{Client, Config, NoTls};
 
-/// With everything that has a meaning in a URL.
-pub(crate) const PASSWORD: &str = "p@ss/w?rd:&% '1'";
-const USER: &str = "payguard";
-const MIGRATION: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../infra/sql/merchants.sql");
+use crate::{DatabaseSettings, Migration, migrate};
 
-/// A cluster, running or not. What runs is killed when it is dropped.
-pub(crate) struct Server {
+/// With everything that has a meaning in a URL.
+pub const PASSWORD: &str = "p@ss/w?rd:&% '1'";
+const USER: &str = "payguard";
+/// Parameter of a server that speaks TLS, with the certificate that was made.
+pub const TLS: &str = "ssl=on";
+
+/// A cluster, running or not. What runs is stopped when it is dropped.
+pub struct Server {
     bin: PathBuf,
     dir: TempDir,
     port: u16,
@@ -25,7 +29,11 @@ pub(crate) struct Server {
 
 impl Server {
     /// Makes a cluster; it does not run yet.
-    pub(crate) fn create() -> Server {
+    ///
+    /// # Panics
+    /// When there is no PostgreSQL on this machine, as all of these functions do when something cannot be done.
+    #[must_use]
+    pub fn create() -> Server {
         let bin = binaries();
         let dir = tempfile::tempdir().unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -49,14 +57,21 @@ impl Server {
     }
 
     /// Starts it and waits until it answers.
-    pub(crate) async fn start(&mut self) {
+    pub async fn start(&mut self) {
+        self.start_with(&[]).await;
+    }
+
+    /// Starts it with parameters, each as `name=value`, and waits until it answers.
+    pub async fn start_with(&mut self, parameters: &[&str]) {
         assert!(self.running.is_none());
         let log = std::fs::File::options().create(true).append(true).open(self.log()).unwrap();
         let child = self
             .command("postgres")
             .arg("-D")
             .arg(self.data())
-            .args(["-p", &self.port.to_string(), "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off", "-k"])
+            .args(["-p", &self.port.to_string(), "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"])
+            .args(parameters.iter().flat_map(|parameter| ["-c", parameter]))
+            .arg("-k")
             .arg(self.dir.path())
             .stdout(Stdio::null())
             .stderr(log)
@@ -64,7 +79,7 @@ impl Server {
             .unwrap();
         let child = self.running.insert(child);
         let mut config = Config::new();
-        config.host("127.0.0.1").port(self.port).user(USER).password(PASSWORD).dbname("postgres");
+        config.host_path(self.dir.path()).port(self.port).user(USER).password(PASSWORD).dbname("postgres");
         while config.connect(NoTls).await.is_err() {
             let ended = child.try_wait().unwrap();
             let log = std::fs::read_to_string(self.dir.path().join("log")).unwrap();
@@ -73,39 +88,103 @@ impl Server {
         }
     }
 
+    /// Makes an authority and a certificate by it for `name`; returns the file of the authority's. To be started with
+    /// [`TLS`] after that.
+    pub fn make_certificate(&self, name: &str) -> PathBuf {
+        let mut authority = CertificateParams::default();
+        authority.distinguished_name.push(DnType::CommonName, format!("authority of {name}"));
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
+        self.own_file("server.key", &key.serialize_pem());
+        self.own_file("server.crt", &certificate.pem());
+        let file = self.dir.path().join(format!("authority-of-{name}.pem"));
+        std::fs::write(&file, authority.pem()).unwrap();
+        file
+    }
+
+    /// Who may connect, and how: lines of `pg_hba.conf`, in force from the next start.
+    pub fn admit(&self, lines: &str) {
+        self.own_file("pg_hba.conf", lines);
+    }
+
+    /// Writes a file into the data folder that nobody but the server can read.
+    fn own_file(&self, name: &str, text: &str) {
+        let path = self.data().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        if is_root() {
+            chown(&path, Some(id(&["-u", "postgres"])), Some(id(&["-g", "postgres"]))).unwrap();
+        }
+    }
+
     /// Stops it at once: connections are closed, questions not answered any more.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
+        self.end("-INT");
+    }
+
+    /// Ends it as a crash would: nothing is finished or written down, the next start recovers from the log.
+    pub fn crash(&mut self) {
+        self.end("-QUIT");
+    }
+
+    fn end(&mut self, signal: &str) {
         let mut child = self.running.take().unwrap();
         let pid = child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
         child.wait().unwrap();
     }
 
     /// Makes a database and applies a script to it.
-    pub(crate) async fn database(&self, name: &str, script: &str) {
+    pub async fn database(&self, name: &str, script: &str) {
         self.connect("postgres").await.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
         self.connect(name).await.batch_execute(script).await.unwrap();
     }
 
+    /// Makes a database with the tables; returns how it is reached.
+    pub async fn migrated(&self, name: &str) -> DatabaseSettings {
+        self.database(name, "").await;
+        let settings = self.settings(name, PASSWORD);
+        migrate(&settings, &Migration::TABLES).await.unwrap();
+        settings
+    }
+
     /// A connection for the test itself.
-    pub(crate) async fn connect(&self, database: &str) -> Client {
+    pub async fn connect(&self, database: &str) -> Client {
         let mut config = Config::new();
-        config.host("127.0.0.1").port(self.port).user(USER).password(PASSWORD).dbname(database);
+        config.host_path(self.dir.path()).port(self.port).user(USER).password(PASSWORD).dbname(database);
         let (client, connection) = config.application_name("test").connect(NoTls).await.unwrap();
         tokio::spawn(connection);
         client
     }
 
     /// What `PAYGUARD_DB_*` would say.
-    pub(crate) fn settings(&self, database: &str, password: &str) -> DatabaseSettings {
+    #[must_use]
+    pub fn settings(&self, database: &str, password: &str) -> DatabaseSettings {
+        let url = format!("jdbc:postgresql://127.0.0.1:{}/{database}", self.port);
+        self.settings_of(&url, password, None)
+    }
+
+    /// The same for another URL, with a file of root certificates.
+    #[must_use]
+    pub fn settings_of(&self, url: &str, password: &str, roots: Option<&Path>) -> DatabaseSettings {
+        let roots = roots.map(|path| path.display().to_string()).unwrap_or_default();
         let variables: BTreeMap<String, String> = [
-            ("PAYGUARD_DB_URL", format!("jdbc:postgresql://127.0.0.1:{}/{database}", self.port)),
-            ("PAYGUARD_DB_USER", USER.to_owned()),
-            ("PAYGUARD_DB_PASSWORD", password.to_owned()),
+            ("PAYGUARD_DB_URL", url),
+            ("PAYGUARD_DB_USER", USER),
+            ("PAYGUARD_DB_PASSWORD", password),
+            ("PAYGUARD_DB_CA_FILE", &roots),
         ]
-        .map(|(name, value)| (name.to_owned(), value))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into();
         DatabaseSettings::read(&variables).unwrap()
+    }
+
+    /// The port that it listens on.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     fn data(&self) -> PathBuf {
@@ -133,11 +212,6 @@ impl Drop for Server {
             self.stop();
         }
     }
-}
-
-/// The migration that is shipped.
-pub(crate) fn migration() -> String {
-    std::fs::read_to_string(MIGRATION).unwrap()
 }
 
 /// The folder of the server's programs: in the PATH, or where Debian puts them (the newest).
