@@ -9,6 +9,8 @@ pub(crate) mod generate;
 pub(crate) mod keys;
 pub(crate) mod ledger;
 pub(crate) mod load;
+#[cfg(feature = "kafka")]
+pub(crate) mod local;
 pub(crate) mod rescale;
 pub(crate) mod rules;
 pub(crate) mod run;

@@ -6,6 +6,7 @@ mod text;
 mod commands;
 mod config;
 mod inspect;
+mod live;
 mod log;
 mod savepoints;
 mod session;
@@ -46,6 +47,12 @@ enum Command {
     DiffState(commands::diff_state::Args),
     /// Show the log of tasks: what each commit read and wrote
     Ledger(commands::ledger::Args),
+    /// Run the pipeline between the topics of a Kafka cluster, until interrupted
+    ///
+    /// Where the cluster is: PAYGUARD_KAFKA_BOOTSTRAP, and PAYGUARD_KAFKA_USER, _PASSWORD, _SASL_MECHANISM, _TLS, _CA_FILE.
+    /// A database, for totals and the risk of merchants: PAYGUARD_DB_URL, _USER, _PASSWORD and PAYGUARD_DIRECTORY=postgres.
+    #[cfg(feature = "kafka")]
+    Local(commands::local::Args),
     /// Show every task's progress; name a stage that is stuck
     Status(commands::status::Args),
     /// Show which stage is the bottleneck, and how evenly its tasks are loaded
@@ -100,6 +107,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::State(args) => commands::state::run(&args, &cli.config),
         Command::DiffState(args) => Ok(commands::diff_state::run(&args, &cli.config)),
         Command::Ledger(args) => commands::ledger::run(&args, &cli.config),
+        #[cfg(feature = "kafka")]
+        Command::Local(args) => commands::local::run(&args, &cli.config),
         Command::Status(args) => commands::status::run(&args, &cli.config),
         Command::Load(args) => commands::load::run(&args, &cli.config),
         Command::Rescale(args) => commands::rescale::run(&args, &cli.config),

@@ -1,19 +1,28 @@
 //! A pipeline over the embedded stack, opened for one command.
 
+#[cfg(feature = "kafka")]
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use payguard_aws::usage::Usage;
 use payguard_aws::{Clients, Tables};
 use payguard_directory::{FileDirectory, MerchantDirectory, SeededDirectory};
+use payguard_engine::store::SinkObserver;
 use payguard_engine::task::Env;
+#[cfg(feature = "kafka")]
+use payguard_kafka::KafkaClients;
 use payguard_local::embedded::{BUCKET, EmbeddedStack, StackOptions};
 use payguard_local::endpoints::Endpoints;
 use payguard_local::runner::LocalPipeline;
 use payguard_local::stores::{self, Connection};
-use payguard_sink_file::{FileSink, SinkObserver};
+#[cfg(feature = "kafka")]
+use payguard_postgres::{DatabaseSettings, Patience, PostgresSink};
+use payguard_sink_file::FileSink;
 use payguard_topology::Config;
 use payguard_topology::begun::as_begun;
+#[cfg(feature = "kafka")]
+use payguard_topology::stage;
 
 use crate::{Failure, config, savepoints};
 
@@ -51,6 +60,19 @@ impl Session {
             Some(path) => Arc::new(FileDirectory::open(path)?),
             None => Arc::new(SeededDirectory),
         };
+        let topics: Vec<&str> = payguard_publish::TOPICS.into_iter().chain([payguard_totals::TABLE]).collect();
+        let sink = Arc::new(FileSink::open(out, &topics, observer)?);
+        Session::open_with(config, state, sink, directory, first).await
+    }
+
+    /// The same with these outputs and this directory of merchants.
+    async fn open_with(
+        config: Config,
+        state: Option<&Path>,
+        sink: Arc<FileSink>,
+        directory: Arc<dyn MerchantDirectory>,
+        first: impl AsyncFnOnce(&EmbeddedStack, &Env, Config) -> Result<Config, Failure>,
+    ) -> Result<Session, Failure> {
         let options = StackOptions { dir: state.map(Path::to_owned), ..StackOptions::default() };
         let stack = EmbeddedStack::start(options).await?;
         if let Some(dir) = state {
@@ -63,10 +85,34 @@ impl Session {
         if let Some(dir) = state {
             config::keep(&config, dir)?;
         }
-        let topics: Vec<&str> = payguard_publish::TOPICS.into_iter().chain([payguard_totals::TABLE]).collect();
-        let sink = Arc::new(FileSink::open(out, &topics, observer)?);
         let pipeline = LocalPipeline::new(Arc::new(config), env, sink.clone(), directory);
         Ok(Session { pipeline, sink, usage, stack })
+    }
+
+    /// The same with topics of Kafka, and with the database and the directory of merchants that the environment names; only
+    /// what has no place there goes to `out`.
+    #[cfg(feature = "kafka")]
+    pub(crate) async fn open_outside(
+        config: Config,
+        state: &Path,
+        out: &Path,
+        kafka: KafkaClients,
+        observer: Option<Arc<dyn SinkObserver>>,
+    ) -> Result<Session, Failure> {
+        let variables: BTreeMap<String, String> = std::env::vars().collect();
+        let directory = payguard_enrich::directory::open(&variables)?;
+        let sink = Arc::new(FileSink::open(out, &[payguard_totals::TABLE], None)?);
+        std::fs::create_dir_all(state).map_err(|e| format!("{}: {e}", state.display()))?;
+        let session = Session::open_with(config, Some(state), sink, directory, async |_, _, config| Ok(config)).await?;
+        let config = session.pipeline.config.clone();
+        let topics = payguard_publish::kafka::sink(kafka, &config, observer);
+        let mut pipeline = session.pipeline.with_remote_sink(stage::PUBLISH, Arc::new(topics));
+        if variables.get("PAYGUARD_DB_URL").is_some_and(|url| !url.is_empty()) {
+            let settings = DatabaseSettings::read(&variables)?;
+            let table = PostgresSink::new(&settings, &config.pipeline, Patience::default());
+            pipeline = pipeline.with_remote_sink(stage::TOTALS, Arc::new(table));
+        }
+        Ok(Session { pipeline, ..session })
     }
 }
 

@@ -1,8 +1,5 @@
 //! `payguard demo`: generated payments through all stages, live.
 
-mod alerts;
-mod screen;
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,12 +17,11 @@ use payguard_model::{EventTime, RuleConfig};
 use payguard_topology::{Config, progress};
 use prost::Message;
 
-use self::alerts::AlertWatch;
-use self::screen::Screen;
 use super::generate::LoadArgs;
 use super::{rules, status, summary::Summary};
 use crate::Failure;
 use crate::config::ConfigArgs;
+use crate::live::{AlertWatch, Screen};
 use crate::session::Session;
 
 /// Partitions of each generated topic.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use payguard_engine::store::SinkObserver;
 use payguard_kafka::KafkaClients;
-use payguard_sink_kafka::{KafkaSink, KafkaSinkOptions, SinkObserver};
+use payguard_sink_kafka::{KafkaSink, KafkaSinkOptions};
 use payguard_topology::Config;
 
 use crate::{

@@ -265,6 +265,12 @@ pub trait Sink: Send + Sync {
     }
 }
 
+/// Is told about every record that a sink has made visible.
+pub trait SinkObserver: Send + Sync {
+    /// Called once per record, after its batch is durable; `topic` is the stage's name for it.
+    fn on_record(&self, topic: &str, value: &[u8]);
+}
+
 /// A file of a [`FileStore`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct FileInfo {

@@ -15,5 +15,5 @@ pub mod testing;
 pub use client::{ConnectError, KafkaClients, KafkaContext, Refusal, RefusalKind};
 pub use iam::{Credentials, MskTokens, TOKEN_LIFETIME, TokenError, sign};
 pub use rdkafka;
-pub use reader::{Extent, Isolation, ReadError, read_topic};
+pub use reader::{Extent, Isolation, ReadError, has_more, read_topic};
 pub use settings::{KafkaSettings, Mechanism, SettingsError, VARIABLES};

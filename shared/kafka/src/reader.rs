@@ -167,3 +167,30 @@ fn bounds(consumer: &BaseConsumer<KafkaContext>, topic: &str) -> Result<Vec<(i64
 fn number(partition: usize) -> i32 {
     i32::try_from(partition).unwrap_or(i32::MAX)
 }
+
+/// Whether a reader of committed records would be given one at or behind `offset`. Marks of transactions, which nobody is
+/// given, do not count; nor does what an open transaction holds back.
+///
+/// # Errors
+/// When it cannot be found out.
+pub fn has_more(clients: &KafkaClients, topic: &str, partition: i32, offset: i64) -> Result<bool, ReadError> {
+    let context = clients.context();
+    let failed = |error: KafkaError| match context.refusal() {
+        Some(refusal) => ReadError::Refused(refusal),
+        None => ReadError::Failed { topic: topic.to_owned(), error },
+    };
+    let consumer = consumer(clients, context.clone(), Isolation::Committed).map_err(failed)?;
+    let mut from = TopicPartitionList::new();
+    from.add_partition_offset(topic, partition, Offset::Offset(offset)).map_err(failed)?;
+    consumer.assign(&from).map_err(failed)?;
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        match consumer.poll(POLL) {
+            Some(Ok(_)) => return Ok(true),
+            Some(Err(KafkaError::PartitionEOF(_))) => return Ok(false),
+            Some(Err(error)) if context.refusal().is_some() => return Err(failed(error)),
+            Some(Err(_)) | None => {}
+        }
+    }
+    Err(ReadError::Silent { topic: topic.to_owned() })
+}

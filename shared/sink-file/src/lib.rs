@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use payguard_engine::store::{Sink, SinkBatch, SinkPosition, SinkReply};
+use payguard_engine::store::{Sink, SinkBatch, SinkObserver, SinkPosition, SinkReply};
 use payguard_engine::{StoreError, StoreErrorKind, TaskId};
 
 use files::{Mark, TaskFiles, failed, file_name};
@@ -28,12 +28,6 @@ const OWN_DIR: &str = ".payguard";
 const LOCK_WAIT: Duration = Duration::from_secs(10);
 /// How often it looks.
 const LOCK_POLL: Duration = Duration::from_millis(2);
-
-/// Is told about every record that has become real.
-pub trait SinkObserver: Send + Sync {
-    /// Called once per record, after its batch is durable.
-    fn on_record(&self, topic: &str, value: &[u8]);
-}
 
 /// Topics and tables in one folder.
 pub struct FileSink {

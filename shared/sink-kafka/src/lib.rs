@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use payguard_engine::store::{Sink, SinkBatch, SinkPosition, SinkReply};
+use payguard_engine::store::{Sink, SinkBatch, SinkObserver, SinkPosition, SinkReply};
 use payguard_engine::{StoreError, StoreErrorKind, TaskId};
 use payguard_kafka::KafkaClients;
 
@@ -26,12 +26,6 @@ use writer::Writer;
 /// After this long the broker ends a transaction whose executor is gone. Readers of committed records wait no longer
 /// than this for what comes after it.
 pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Is told about every record that has become visible.
-pub trait SinkObserver: Send + Sync {
-    /// Called once per record, after its transaction is committed; `topic` is the stage's name for it.
-    fn on_record(&self, topic: &str, value: &[u8]);
-}
 
 /// Where records go, and under which names.
 #[derive(Clone, Debug)]

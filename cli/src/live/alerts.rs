@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use payguard_aws::system::SystemClock;
-use payguard_engine::store::Clock;
+use payguard_engine::store::{Clock, SinkObserver};
 use payguard_model::FraudAlert;
 use payguard_operators::{amount_spike, blocked_country, velocity};
-use payguard_sink_file::SinkObserver;
 
 use super::Screen;
 use crate::text::{duration, grouped};
@@ -18,7 +17,7 @@ const SHOWN_AT_THE_END: usize = 3;
 const AT_ONCE: [&str; 3] = [velocity::RULE_ID, blocked_country::RULE_ID, amount_spike::RULE_ID];
 
 /// Shows alerts and remembers how long it took until they were visible.
-pub(super) struct AlertWatch {
+pub(crate) struct AlertWatch {
     screen: Screen,
     seen: Mutex<Seen>,
 }
@@ -61,17 +60,17 @@ impl SinkObserver for AlertWatch {
 }
 
 impl AlertWatch {
-    pub(super) fn new(screen: Screen) -> AlertWatch {
+    pub(crate) fn new(screen: Screen) -> AlertWatch {
         AlertWatch { screen, seen: Mutex::default() }
     }
 
     /// From now on alerts say nothing about speed.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).at_the_end = Some(BTreeMap::new());
     }
 
     /// How fast the alerts were, by rule.
-    pub(super) fn summary(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lines = vec![
             "alerts visible after their payment (late ones count from when it was made), median and slowest:"

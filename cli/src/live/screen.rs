@@ -1,4 +1,4 @@
-//! The terminal of a demo.
+//! The terminal.
 
 use std::io::IsTerminal;
 
@@ -8,34 +8,34 @@ use crate::Failure;
 
 /// A block of lines at the bottom of the terminal that is drawn anew, with other lines scrolling above it.
 #[derive(Clone)]
-pub(super) struct Screen {
+pub(crate) struct Screen {
     lines: MultiProgress,
     block: ProgressBar,
     plain: bool,
 }
 
 impl Screen {
-    pub(super) fn new() -> Result<Screen, Failure> {
+    pub(crate) fn new() -> Result<Screen, Failure> {
         let lines = MultiProgress::new();
         let block = lines.add(ProgressBar::new_spinner().with_style(ProgressStyle::with_template("{msg}")?));
         Ok(Screen { lines, block, plain: !std::io::stderr().is_terminal() })
     }
 
-    pub(super) fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         self.plain
     }
 
-    pub(super) fn print(&self, line: &str) {
+    pub(crate) fn print(&self, line: &str) {
         if self.plain || self.lines.println(line).is_err() {
             say!("{line}");
         }
     }
 
-    pub(super) fn draw(&self, text: &str) {
+    pub(crate) fn draw(&self, text: &str) {
         self.block.set_message(text.to_owned());
     }
 
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.block.finish_and_clear();
     }
 }
