@@ -38,6 +38,9 @@ pub enum StartError {
     /// The directory of merchants cannot be opened.
     #[error("the directory of merchants cannot be opened: {0}")]
     Directory(Box<dyn std::error::Error + Send + Sync>),
+    /// The database cannot be used.
+    #[error("the database cannot be used: {0}")]
+    Database(Box<dyn std::error::Error + Send + Sync>),
     /// The asynchronous runtime cannot be made.
     #[error("the asynchronous runtime does not start: {0}")]
     Tokio(#[from] std::io::Error),
