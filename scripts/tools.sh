@@ -3,7 +3,7 @@
 #   scripts/tools.sh             cargo-lambda and zig: run the functions locally, build them for arm64
 #   scripts/tools.sh sam         the same, and the SAM command line with cfn-lint: check and build template.yaml
 # Into the system, when it is missing:
-#   scripts/tools.sh postgresql  a PostgreSQL server, for the tests of the merchant directory
+#   scripts/tools.sh postgresql  a PostgreSQL server, for the tests of the merchant directory and the sink of totals
 # Running it again does nothing. Use: export PATH="$PWD/.tools/bin:$PATH"
 set -euo pipefail
 

@@ -7,6 +7,8 @@ pub(crate) mod generate;
 pub(crate) mod keys;
 pub(crate) mod ledger;
 pub(crate) mod load;
+#[cfg(feature = "postgres")]
+pub(crate) mod migrate;
 pub(crate) mod rescale;
 pub(crate) mod rules;
 pub(crate) mod run;

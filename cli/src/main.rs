@@ -62,6 +62,9 @@ enum Command {
     Keys(commands::keys::Args),
     /// Print the effective configuration, as a file that could be used
     Config,
+    /// Make the tables in PostgreSQL: merchants, their totals, positions. Doing it again changes nothing
+    #[cfg(feature = "postgres")]
+    Migrate(commands::migrate::Args),
     /// Serve the embedded DynamoDB and S3 for other processes until interrupted
     Stack(commands::stack::Args),
 }
@@ -102,6 +105,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Topology(args) => commands::topology::run(&args, &cli.config),
         Command::Keys(args) => commands::keys::run(&args),
         Command::Config => commands::print_config(&cli.config),
+        #[cfg(feature = "postgres")]
+        Command::Migrate(args) => commands::migrate::run(&args),
         Command::Stack(args) => commands::stack::run(&args),
     }
 }
