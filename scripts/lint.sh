@@ -9,7 +9,7 @@ step "format"
 cargo fmt --all --check
 
 step "clippy"
-cargo clippy --release --workspace --all-targets --quiet -- -D warnings
+cargo clippy --release --workspace --all-targets --features payguard/postgres --quiet -- -D warnings
 cargo clippy --release -p payguard-engine -p payguard-sim -p payguard-tests --features payguard-tests/teeth \
   --lib --test teeth --quiet -- -D warnings
 

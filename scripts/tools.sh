@@ -4,7 +4,7 @@
 #   scripts/tools.sh sam         the same, and the SAM command line with cfn-lint: check and build template.yaml
 #   scripts/tools.sh kafka       an Apache Kafka broker with its tools, into .tools/kafka; Java and Maven into the system
 # Into the system, when it is missing:
-#   scripts/tools.sh postgresql  a PostgreSQL server, for the tests of the merchant directory
+#   scripts/tools.sh postgresql  a PostgreSQL server, for the tests of the merchant directory and the sink of totals
 # Running it again does nothing. Use: export PATH="$PWD/.tools/bin:$PATH"
 set -euo pipefail
 

@@ -11,6 +11,8 @@ pub(crate) mod ledger;
 pub(crate) mod load;
 #[cfg(feature = "kafka")]
 pub(crate) mod local;
+#[cfg(feature = "postgres")]
+pub(crate) mod migrate;
 pub(crate) mod rescale;
 pub(crate) mod rules;
 pub(crate) mod run;

@@ -75,6 +75,9 @@ enum Command {
     VerifyTopic(commands::verify_topic::Args),
     /// Print the effective configuration, as a file that could be used
     Config,
+    /// Make the tables in PostgreSQL: merchants, their totals, positions. Doing it again changes nothing
+    #[cfg(feature = "postgres")]
+    Migrate(commands::migrate::Args),
     /// Serve the embedded DynamoDB and S3 for other processes until interrupted
     Stack(commands::stack::Args),
 }
@@ -121,6 +124,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         #[cfg(feature = "kafka")]
         Command::VerifyTopic(args) => Ok(commands::verify_topic::run(&args)),
         Command::Config => commands::print_config(&cli.config),
+        #[cfg(feature = "postgres")]
+        Command::Migrate(args) => commands::migrate::run(&args),
         Command::Stack(args) => commands::stack::run(&args),
     }
 }

@@ -66,7 +66,9 @@ impl Template {
         let mut root: Value = serde_yaml_ng::from_str(&text).expect("template.yaml is YAML");
         let holds = |condition: &str| match condition {
             "StatsAreSalted" => salts > 1,
-            "DirectoryIsDatabase" => database,
+            "DirectoryIsDatabase" | "TotalsAreInDatabase" => database,
+            // Whose certificate another database has; where there is none it does not matter.
+            "DatabaseHasOwnCa" | "EnrichHasOwnCa" | "TotalsHaveOwnCa" => database && salts > 1,
             "IsActive" => active,
             other => panic!("no condition {other} is known here"),
         };
@@ -76,6 +78,7 @@ impl Template {
         }
         root["Parameters"]["StatsSalts"]["Default"] = salts.into();
         root["Parameters"]["Directory"]["Default"] = if database { "postgres" } else { "seeded" }.into();
+        root["Parameters"]["TotalsSink"]["Default"] = if database { "postgres" } else { "file" }.into();
         let root = resolved(&root, &holds).expect("a template");
         let mut config = Config::default();
         config.stats.salts = salts;
@@ -254,26 +257,36 @@ fn the_variables_of_every_function_are_known_to_it() {
             let collects = variables.contains_key(&variable("gc.retention_ms"));
             assert_eq!(collects, *kind == StageKind::Schedule, "{stage}: only clock collects");
             let mount = list(&function["Properties"]["FileSystemConfigs"]).first().map(|c| text(&c["LocalMountPath"]));
-            let sink = variables.get("PAYGUARD_SINK").and_then(|url| url.strip_prefix("file://")).map(str::to_owned);
-            assert_eq!(mount, sink, "{stage} writes where its file system is");
-            assert_eq!(mount.is_some(), *kind == StageKind::Sink, "{stage}");
+            let sink = variables.get("PAYGUARD_SINK");
+            let folder = sink.and_then(|url| url.strip_prefix("file://")).map(str::to_owned);
+            assert_eq!(mount, folder, "{stage} writes where its file system is");
+            assert_eq!(sink.is_some(), *kind == StageKind::Sink, "{stage}");
+            let is_database = sink.is_some_and(|sink| sink == "postgres");
+            assert_eq!(mount.is_some(), sink.is_some() && !is_database, "{stage}");
+            let mounts = |s: &&Value| texts(&s["Action"]).contains("elasticfilesystem:ClientWrite");
+            assert_eq!(template.statements(function).iter().any(mounts), mount.is_some(), "{stage}");
         }
     }
 }
 
 #[test]
-fn only_enrich_has_the_database_and_no_password_is_in_the_template() {
+fn only_enrich_and_totals_have_the_database_and_no_password_is_in_the_template() {
     const DATABASE: [&str; 3] = ["PAYGUARD_DB_URL", "PAYGUARD_DB_USER", "PAYGUARD_DB_PASSWORD"];
-    for database in [false, true] {
-        let template = Template::with(1, database);
+    for (database, own_ca) in [(false, false), (true, false), (true, true)] {
+        let template = Template::with(if own_ca { 8 } else { 1 }, database);
         for (stage, function) in template.functions() {
             let variables = template.variables(function);
             let found = DATABASE.iter().filter(|name| variables.contains_key(**name)).count();
-            let asks = stage == "enrich";
+            let asks = stage == "enrich" || stage == "totals";
             assert_eq!(found, if asks && database { DATABASE.len() } else { 0 }, "{stage}");
-            assert_eq!(variables.contains_key("PAYGUARD_DIRECTORY"), asks, "{stage}");
+            assert_eq!(variables.contains_key("PAYGUARD_DIRECTORY"), stage == "enrich", "{stage}");
+            let file = variables.get("PAYGUARD_DB_CA_FILE").map(String::as_str);
+            assert_eq!(file, (asks && own_ca).then_some("/opt/database-ca.pem"), "{stage}");
+            let layers = texts(&function["Properties"]["Layers"]);
+            assert_eq!(layers, set((asks && own_ca).then(|| "Ref DatabaseCaLayer".to_owned())), "{stage}");
             let in_network = !function["Properties"]["VpcConfig"].is_null();
-            assert!(!asks || in_network == database, "{stage} is in the network of the database");
+            assert!(stage != "enrich" || in_network == database, "{stage} is in the network of the database");
+            assert!(stage != "totals" || in_network, "{stage} is in the network of what it writes to");
             let interfaces = |s: &&Value| texts(&s["Action"]).contains("ec2:CreateNetworkInterface");
             let polls = !function["Properties"]["Events"].is_null() && stage != "clock";
             let may_join = template.statements(function).iter().any(interfaces);
@@ -281,11 +294,13 @@ fn only_enrich_has_the_database_and_no_password_is_in_the_template() {
         }
     }
     let template = Template::with(1, true);
-    let variables = template.variables(template.functions()["enrich"]);
-    assert_eq!(variables["PAYGUARD_DIRECTORY"], "postgres");
-    for (name, key) in [("PAYGUARD_DB_USER", "username"), ("PAYGUARD_DB_PASSWORD", "password")] {
-        let reference = format!("{{{{resolve:secretsmanager:${{DatabaseSecretArn}}:SecretString:{key}}}}}");
-        assert_eq!(variables[name], reference);
+    for (stage, variable) in [("enrich", "PAYGUARD_DIRECTORY"), ("totals", "PAYGUARD_SINK")] {
+        let variables = template.variables(template.functions()[stage]);
+        assert_eq!(variables[variable], "postgres");
+        for (name, key) in [("PAYGUARD_DB_USER", "username"), ("PAYGUARD_DB_PASSWORD", "password")] {
+            let reference = format!("{{{{resolve:secretsmanager:${{DatabaseSecretArn}}:SecretString:{key}}}}}");
+            assert_eq!(variables[name], reference);
+        }
     }
 }
 

@@ -2,6 +2,9 @@
 //!
 //! Upsert key is (merchantId, windowStartMs); of two records with the same key the later one counts.
 
+#[cfg(feature = "lambda")]
+pub mod sink;
+
 use std::sync::Arc;
 
 use payguard_engine::logic::{DecodeError, SinkLogic};

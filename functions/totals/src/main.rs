@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use payguard_topology::stage;
-use payguard_totals::TABLE;
 
 fn main() -> ExitCode {
     payguard_lambda::run(|function| {
-        let sink = function.options.open_sink(&[TABLE])?;
+        let variables = std::env::vars().collect();
+        let sink = payguard_totals::sink::open(&function.options, &function.config.pipeline, &variables)?;
         Ok(function.consumer(stage::TOTALS, payguard_totals::make(sink)))
     })
 }

@@ -41,6 +41,9 @@ pub enum StartError {
     /// The settings of Kafka cannot be used.
     #[error(transparent)]
     Kafka(Box<dyn std::error::Error + Send + Sync>),
+    /// The database cannot be used.
+    #[error("the database cannot be used: {0}")]
+    Database(Box<dyn std::error::Error + Send + Sync>),
     /// The asynchronous runtime cannot be made.
     #[error("the asynchronous runtime does not start: {0}")]
     Tokio(#[from] std::io::Error),

@@ -168,7 +168,10 @@ fn telling(earlier: Error, later: Error) -> Error {
         Some(_) => 2,
     };
     let (told, other) = if weight(&earlier) > weight(&later) { (earlier, later) } else { (later, earlier) };
-    tracing::warn!(error = reasons(&other), "the database cannot be reached another way either");
+    let (reason, other) = (reasons(&told), reasons(&other));
+    if other != reason {
+        tracing::warn!(error = other, "the database cannot be reached another way either");
+    }
     told
 }
 

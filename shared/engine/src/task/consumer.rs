@@ -360,8 +360,8 @@ impl ConsumerTask {
             invariant: "INV-6",
             detail: format!(
                 "the sink holds batch {} and the ledger commit {}: the outputs do not belong to this state; use the \
-                 output folder of the earlier run, or a new folder together with a new state folder or a restored \
-                 pipeline",
+                 output folder or database of the earlier run, or a new one together with a new state folder or a \
+                 restored pipeline",
                 position.seq, head.seq
             ),
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use payguard_engine::store::{Sink, SinkPosition, SinkReply};
 use payguard_postgres::testing::{PASSWORD, Server};
-use payguard_postgres::{Patience, PostgresSink};
+use payguard_postgres::{Migration, Patience, PostgresSink, migrate};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -221,4 +221,25 @@ async fn what_the_database_would_do_otherwise_does_not_weaken_a_transaction() {
     let seen: Vec<String> =
         test.query("SELECT setting FROM seen", &[]).await.unwrap().iter().map(|r| r.get(0)).collect();
     assert_eq!(seen, ["on", "read committed"]);
+}
+
+/// A reprocessing beside the pipeline, under the same name.
+#[tokio::test]
+async fn another_schema_has_tables_and_positions_of_its_own() {
+    let mut server = Server::create();
+    server.start().await;
+    let settings = server.migrated("schemas").await;
+    let test = server.connect("schemas").await;
+    test.batch_execute("CREATE SCHEMA replay").await.unwrap();
+    let url = format!("postgresql://127.0.0.1:{}/schemas?options=-csearch_path%3Dreplay", server.port());
+    let replay = server.settings_of(&url, PASSWORD, None);
+    migrate(&replay, &Migration::TABLES).await.unwrap();
+    let (own, other) = (batch(1, 1, &[row("m", 0, 2, 20)]), batch(1, 2, &[row("m", 0, 1, 10)]));
+    assert_eq!(sink(&settings).write(&task(), &own).await.unwrap(), SinkReply::Written);
+    assert_eq!(sink(&replay).write(&task(), &other).await.unwrap(), SinkReply::Written);
+    assert_eq!(sink(&settings).position(&task()).await.unwrap(), after(&own));
+    assert_eq!(sink(&replay).position(&task()).await.unwrap(), after(&other));
+    assert_eq!(rows(&test).await, [row("m", 0, 2, 20)]);
+    test.batch_execute("SET search_path TO replay").await.unwrap();
+    assert_eq!(rows(&test).await, [row("m", 0, 1, 10)]);
 }
