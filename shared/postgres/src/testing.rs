@@ -15,7 +15,8 @@ use crate::{DatabaseSettings, Migration, migrate};
 
 /// With everything that has a meaning in a URL.
 pub const PASSWORD: &str = "p@ss/w?rd:&% '1'";
-const USER: &str = "payguard";
+/// The user that owns every database.
+pub const USER: &str = "payguard";
 /// Parameter of a server that speaks TLS, with the certificate that was made.
 pub const TLS: &str = "ssl=on";
 
