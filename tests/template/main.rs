@@ -66,7 +66,7 @@ impl Template {
         let mut root: Value = serde_yaml_ng::from_str(&text).expect("template.yaml is YAML");
         let holds = |condition: &str| match condition {
             "StatsAreSalted" => salts > 1,
-            "DirectoryIsDatabase" | "TotalsAreInDatabase" => database,
+            "DirectoryIsDatabase" | "TotalsAreInDatabase" | "PublishIsKafka" => database,
             // Whose certificate another database has; where there is none it does not matter.
             "DatabaseHasOwnCa" | "EnrichHasOwnCa" | "TotalsHaveOwnCa" => database && salts > 1,
             "IsActive" => active,
@@ -78,6 +78,7 @@ impl Template {
         }
         root["Parameters"]["StatsSalts"]["Default"] = salts.into();
         root["Parameters"]["Directory"]["Default"] = if database { "postgres" } else { "seeded" }.into();
+        root["Parameters"]["PublishSink"]["Default"] = if database { "kafka" } else { "file" }.into();
         root["Parameters"]["TotalsSink"]["Default"] = if database { "postgres" } else { "file" }.into();
         let root = resolved(&root, &holds).expect("a template");
         let mut config = Config::default();
@@ -261,8 +262,14 @@ fn the_variables_of_every_function_are_known_to_it() {
             let folder = sink.and_then(|url| url.strip_prefix("file://")).map(str::to_owned);
             assert_eq!(mount, folder, "{stage} writes where its file system is");
             assert_eq!(sink.is_some(), *kind == StageKind::Sink, "{stage}");
-            let is_database = sink.is_some_and(|sink| sink == "postgres");
-            assert_eq!(mount.is_some(), sink.is_some() && !is_database, "{stage}");
+            let is_elsewhere = sink.is_some_and(|sink| ["postgres", "kafka"].contains(&&**sink));
+            assert_eq!(mount.is_some(), sink.is_some() && !is_elsewhere, "{stage}");
+            let is_kafka = sink.is_some_and(|sink| sink == "kafka");
+            for variable in ["PAYGUARD_KAFKA_BOOTSTRAP", "PAYGUARD_KAFKA_SASL_MECHANISM"] {
+                assert_eq!(variables.contains_key(variable), is_kafka, "{stage} {variable}");
+            }
+            let writes = |s: &&Value| texts(&s["Action"]).contains("kafka-cluster:WriteData");
+            assert_eq!(template.statements(function).iter().any(writes), is_kafka, "{stage}");
             let mounts = |s: &&Value| texts(&s["Action"]).contains("elasticfilesystem:ClientWrite");
             assert_eq!(template.statements(function).iter().any(mounts), mount.is_some(), "{stage}");
         }
