@@ -264,6 +264,13 @@ impl Core {
         lane.map_or((0, 0), |lane| (lane.waiting.len(), lane.waiting_bytes))
     }
 
+    /// What was committed last, or should have been, of the partitions that are ours.
+    #[must_use]
+    pub fn positions(&self) -> Vec<(Partition, i64)> {
+        let lanes = self.lanes.iter();
+        lanes.filter_map(|(partition, lane)| Some((partition.clone(), lane.committed?))).collect()
+    }
+
     /// The partitions that are ours.
     pub fn partitions(&self) -> impl Iterator<Item = &Partition> {
         self.lanes.keys()

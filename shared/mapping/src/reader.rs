@@ -39,6 +39,7 @@ pub(crate) enum Read {
     Assigned(Vec<Partition>),
     Revoked(Vec<Partition>),
     Record(KafkaRecord),
+    NotCommitted,
     Error(KafkaError),
 }
 
@@ -213,8 +214,8 @@ impl ConsumerContext for ReaderContext {
 
     fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
         if let Err(error) = result {
-            // The next commit has it too, or the records come again.
             tracing::warn!(%error, "positions were not committed");
+            self.tell(Read::NotCommitted);
         }
     }
 }

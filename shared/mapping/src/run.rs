@@ -93,12 +93,22 @@ impl Mapping {
         };
         let reader = started.map_err(|err| ConnectError::Configuration(err.to_string()))??;
         let work = Work::new(clients.settings().bootstrap(), options, reader, invoker, failures);
-        let (reader, ended) = work.run(read, shutdown).await;
-        // Leaving the group asks brokers.
-        let _ = tokio::task::spawn_blocking(move || drop(reader)).await;
+        let (reader, positions, ended) = work.run(read, shutdown).await;
+        // Both ask brokers and wait for them.
+        let left = tokio::task::spawn_blocking(move || {
+            let committed = if positions.is_empty() { Ok(()) } else { reader.commit(&positions, true) };
+            drop(reader);
+            committed
+        });
+        if let Ok(Err(error)) = left.await {
+            tracing::warn!(%error, "the last positions were not committed: their records will come again");
+        }
         ended
     }
 }
+
+/// How often the mapping looks around although nothing happens.
+const TICK: Duration = Duration::from_secs(1);
 
 enum Done {
     Answered(Ticket, Outcome),
@@ -114,6 +124,8 @@ struct Work {
     failures: Arc<dyn FailureDestination>,
     faults: Option<(Faults, Arc<Dice>)>,
     paused: BTreeSet<Partition>,
+    /// Some commit has failed.
+    uncommitted: bool,
     done: UnboundedSender<Done>,
     finished: UnboundedReceiver<Done>,
     summary: Summary,
@@ -142,6 +154,7 @@ impl Work {
             failures,
             faults,
             paused: BTreeSet::new(),
+            uncommitted: false,
             done,
             finished,
             summary: Summary::default(),
@@ -152,12 +165,12 @@ impl Work {
         mut self,
         mut read: UnboundedReceiver<Read>,
         shutdown: impl Future<Output = ()>,
-    ) -> (Reader, Result<Summary, MappingError>) {
+    ) -> (Reader, Vec<(Partition, i64)>, Result<Summary, MappingError>) {
         let mut shutdown = pin!(shutdown);
         let mut events = Vec::new();
         let mut ending = None;
         loop {
-            let sleep = self.core.wake_at().map(|at| u64::try_from(at.saturating_sub(now_ms())).unwrap_or(0));
+            let wake = self.core.wake_at().map(|at| u64::try_from(at.saturating_sub(now_ms())).unwrap_or(0));
             tokio::select! {
                 () = &mut shutdown, if ending.is_none() => ending = Some(Ok(())),
                 _ = read.recv_many(&mut events, 1_000) => {
@@ -168,14 +181,14 @@ impl Work {
                     }
                 }
                 Some(done) = self.finished.recv() => self.ended(done),
-                () = tokio::time::sleep(Duration::from_millis(sleep.unwrap_or(0))), if sleep.is_some() => {}
+                () = tokio::time::sleep(wake.map_or(TICK, Duration::from_millis).min(TICK)) => self.recommit(),
             }
             if ending.is_some() {
                 self.core.drain();
             }
-            self.act(ending.is_some());
+            self.act();
             if let Some(ended) = ending.take_if(|_| !self.core.is_working()) {
-                return (self.reader, ended.map(|()| self.summary));
+                return (self.reader, self.core.positions(), ended.map(|()| self.summary));
             }
         }
     }
@@ -194,9 +207,15 @@ impl Work {
                 tracing::info!(?partitions, "revoked");
                 for partition in &partitions {
                     self.core.revoke(partition);
-                    self.paused.remove(partition);
+                    // librdkafka would still have it paused when it comes back.
+                    if self.paused.remove(partition)
+                        && let Err(error) = self.reader.pause(partition, false)
+                    {
+                        tracing::warn!(%error, "a partition stays paused");
+                    }
                 }
             }
+            Read::NotCommitted => self.uncommitted = true,
             Read::Error(error) => {
                 if let Some(refusal) = self.reader.context().refusal() {
                     return Err(MappingError::Refused(refusal));
@@ -227,7 +246,24 @@ impl Work {
         }
     }
 
-    fn act(&mut self, last: bool) {
+    /// Positions that could not be committed are committed when nothing else does it.
+    fn recommit(&mut self) {
+        if std::mem::take(&mut self.uncommitted) {
+            let positions = self.core.positions();
+            self.commit(&positions);
+        }
+    }
+
+    fn commit(&mut self, positions: &[(Partition, i64)]) {
+        if !positions.is_empty()
+            && let Err(error) = self.reader.commit(positions, false)
+        {
+            tracing::warn!(%error, "positions were not committed");
+            self.uncommitted = true;
+        }
+    }
+
+    fn act(&mut self) {
         let mut positions = Vec::new();
         for action in self.core.next(now_ms()) {
             match action {
@@ -236,11 +272,7 @@ impl Work {
                 Action::Commit(partition, position) => positions.push((partition, position)),
             }
         }
-        if !positions.is_empty()
-            && let Err(error) = self.reader.commit(&positions, last)
-        {
-            tracing::warn!(%error, "positions were not committed");
-        }
+        self.commit(&positions);
         self.hold_back();
     }
 
@@ -282,8 +314,8 @@ impl Work {
             match self.reader.pause(&partition, pause) {
                 Ok(()) if pause => drop(self.paused.insert(partition)),
                 Ok(()) => drop(self.paused.remove(&partition)),
-                // It is not ours any more, which the next event says.
-                Err(error) => tracing::debug!(%error, "not paused"),
+                // Between two assignments there is nothing to pause or to resume: the next tick tries again.
+                Err(error) => tracing::debug!(%error, pause, "a partition was not paused or resumed"),
             }
         }
     }
