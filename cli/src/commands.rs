@@ -13,6 +13,8 @@ pub(crate) mod load;
 pub(crate) mod local;
 #[cfg(feature = "postgres")]
 pub(crate) mod migrate;
+#[cfg(feature = "kafka")]
+pub(crate) mod produce;
 pub(crate) mod rescale;
 pub(crate) mod rules;
 pub(crate) mod run;

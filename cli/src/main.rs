@@ -35,6 +35,9 @@ enum Command {
     Demo(commands::demo::Args),
     /// Process files of payments to their end; the outputs are the same however often it is killed and run again
     Run(commands::run::Args),
+    /// Send generated payments and confirmations to the topics of a Kafka cluster, as they would come
+    #[cfg(feature = "kafka")]
+    Produce(commands::produce::Args),
     /// Write files of generated payments (and confirmations)
     Generate(commands::generate::Args),
     /// Save a pipeline without stopping it, and begin new ones from there
@@ -105,6 +108,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.command {
         Command::Demo(args) => commands::demo::run(&args, &cli.config),
         Command::Run(args) => commands::run::run(&args, &cli.config),
+        #[cfg(feature = "kafka")]
+        Command::Produce(args) => commands::produce::run(&args, &cli.config),
         Command::Generate(args) => commands::generate::run(&args),
         Command::Savepoint(args) => commands::savepoint::run(&args, &cli.config),
         Command::State(args) => commands::state::run(&args, &cli.config),

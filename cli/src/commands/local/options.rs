@@ -65,8 +65,8 @@ impl MappingArgs {
         let options = |stage: &str, topics: Vec<String>, start| MappingOptions {
             topics,
             group: format!("{group}-{stage}"),
-            // Only one such process can have the state folder.
-            instance: Some(format!("{group}-{stage}-local")),
+            // Only one such process can have the state folder. A member with a name is not rebalanced at will.
+            instance: (self.fault_rebalance <= 0.0).then(|| format!("{group}-{stage}-local")),
             start,
             limits: self.limits(),
             faults: self.faults(),

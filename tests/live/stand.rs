@@ -28,6 +28,7 @@ const OUTPUTS: [(&str, &str); 7] = [
 /// A pipeline's topics, its database and its folders.
 pub(crate) struct Stand {
     name: &'static str,
+    alignment: &'static str,
     broker: &'static Broker,
     producer: BaseProducer<KafkaContext>,
     server: Server,
@@ -60,18 +61,19 @@ pub(crate) fn payment(id: &str, card: &str, merchant: &str, at: i64) -> String {
 }
 
 impl Stand {
-    pub(crate) async fn new(name: &'static str) -> Stand {
+    /// Topics, a database and folders of this name; `alignment` is how inputs are kept together.
+    pub(crate) async fn new(name: &'static str, alignment: &'static str) -> Stand {
         let broker = tokio::task::spawn_blocking(Broker::shared).await.unwrap();
         let mut server = Server::create();
         server.start().await;
         server.migrated("payguard").await;
         let clients = broker.clients();
         let producer = clients.config().create_with_context(clients.context()).unwrap();
-        let stand = Stand { name, broker, producer, server, dir: tempfile::tempdir().unwrap() };
+        let stand = Stand { name, alignment, broker, producer, server, dir: tempfile::tempdir().unwrap() };
         for (topic, _) in OUTPUTS {
             broker.create_topic(&stand.topic(topic), 4, &[]);
         }
-        broker.create_topic(&stand.topic("payments.raw"), 4, &[]);
+        broker.create_topic(&stand.topic("payments.raw"), 4, &[("retention.ms", "-1")]);
         broker.create_topic(&stand.topic("rules.config"), 1, &[]);
         stand
     }
@@ -87,8 +89,9 @@ impl Stand {
         client.execute(insert, &[&id, &risk]).await.unwrap();
     }
 
+    /// Sends a record. Its Kafka timestamp is long past: one that is refused moves no watermark, as in a file.
     pub(crate) fn produce(&self, topic: &str, partition: i32, value: &str) {
-        let record = BaseRecord::<[u8], str>::to(topic).partition(partition).payload(value);
+        let record = BaseRecord::<[u8], str>::to(topic).partition(partition).payload(value).timestamp(1);
         self.producer.send(record).map_err(|(error, _)| error).unwrap();
         if self.producer.in_flight_count() > 1_000 {
             self.flush();
@@ -114,7 +117,7 @@ impl Stand {
         set("source.confirmations_topic", "");
         set("source.rules_topic", &self.topic("rules.config"));
         set("source.partitions", "4");
-        set("engine.alignment", "strict");
+        set("engine.alignment", self.alignment);
         OUTPUTS.into_iter().for_each(|(topic, key)| set(key, &self.topic(topic)));
         command
     }
@@ -150,13 +153,17 @@ impl Stand {
         values
     }
 
-    /// Waits until the topic's records are as wanted. Panics with the pipeline's log when they are not for long.
-    pub(crate) async fn until(&self, topic: &str, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    /// Waits until the topic's records are as wanted. Panics with the pipeline's log when it ends before, or they are not
+    /// for long.
+    pub(crate) async fn until(&self, local: &mut Local, topic: &str, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
         self.flush();
         for _ in 0..600 {
             let values = tokio::task::block_in_place(|| self.values(topic));
             if wanted(&values) {
                 return values;
+            }
+            if local.0.try_wait().unwrap().is_some() {
+                break;
             }
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
@@ -165,8 +172,8 @@ impl Stand {
     }
 
     /// Waits for a record.
-    pub(crate) async fn wait_for(&self, topic: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let values = self.until(topic, |values| values.iter().any(&wanted)).await;
+    pub(crate) async fn wait_for(&self, local: &mut Local, topic: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let values = self.until(local, topic, |values| values.iter().any(&wanted)).await;
         values.into_iter().find(wanted).unwrap()
     }
 
@@ -182,7 +189,8 @@ impl Stand {
         let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let lines = |topic: &str| {
-            let text = std::fs::read_to_string(self.dir.path().join("reference").join(format!("{topic}.jsonl"))).unwrap();
+            let text =
+                std::fs::read_to_string(self.dir.path().join("reference").join(format!("{topic}.jsonl"))).unwrap();
             text.lines().map(str::to_owned).collect()
         };
         OUTPUTS.into_iter().map(|(topic, _)| (topic.to_owned(), lines(topic))).collect()

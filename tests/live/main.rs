@@ -13,7 +13,7 @@ use stand::{Stand, payment};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lesson_16_twelve_payments_on_one_card_raise_an_alert_with_the_merchants_risk() {
-    let stand = Stand::new("lesson-16").await;
+    let stand = Stand::new("lesson-16", "drift").await;
     stand.merchant("m-high", "HIGH").await;
     let mut local = stand.start(&[]);
     let now = stand::now_ms();
@@ -21,9 +21,9 @@ async fn lesson_16_twelve_payments_on_one_card_raise_an_alert_with_the_merchants
     for (n, payment) in (0..).zip(payments.chain(["not-json".to_owned()])) {
         stand.produce(&stand.topic("payments.raw"), n % 4, &payment);
     }
-    let alert = stand.wait_for("fraud.alerts", |alert| alert["ruleId"] == "velocity").await;
+    let alert = stand.wait_for(&mut local, "fraud.alerts", |alert| alert["ruleId"] == "velocity").await;
     assert_eq!((&alert["cardId"], &alert["merchantRisk"]), (&Value::from("c-1"), &Value::from("HIGH")));
-    let letter = stand.wait_for("payments.dlq", |letter| letter["raw"] == "not-json").await;
+    let letter = stand.wait_for(&mut local, "payments.dlq", |letter| letter["raw"] == "not-json").await;
     assert_eq!(letter["reason"], "bad-json");
     local.end();
     // Nothing is there twice, and what was once refused can be sent back, once.
@@ -32,7 +32,7 @@ async fn lesson_16_twelve_payments_on_one_card_raise_an_alert_with_the_merchants
     assert!(stand.payguard(&["dlq", "replay"]).stdout.contains("1 dead letters sent"));
     assert!(stand.payguard(&["dlq", "replay"]).stdout.contains("0 dead letters sent"));
     let mut local = stand.start(&[]);
-    let again = stand.wait_for("payments.dlq", |letter| letter["replays"] == 1).await;
+    let again = stand.wait_for(&mut local, "payments.dlq", |letter| letter["replays"] == 1).await;
     assert_eq!(again["raw"], "not-json");
     local.end();
     let said = stand.payguard(&["dlq", "replay"]).stdout;
@@ -41,33 +41,37 @@ async fn lesson_16_twelve_payments_on_one_card_raise_an_alert_with_the_merchants
 
 /// Generated payments for four partitions, in the order of their numbers.
 fn load(records: u64) -> Vec<Vec<String>> {
-    let config = GeneratorConfig { records, seed: 7, confirm: 0.0, dup: 0.02, bad: 0.01, burst: 0.004, ..GeneratorConfig::default() };
+    let config = GeneratorConfig {
+        records,
+        seed: 7,
+        confirm: 0.0,
+        dup: 0.02,
+        bad: 0.01,
+        burst: 0.004,
+        ..GeneratorConfig::default()
+    };
     let mut source = PaymentSource::new(&config).unwrap();
     let mut partitions = vec![Vec::new(); 4];
     let begin = stand::now_ms() - 60_000;
     for number in 0..records {
-        let line = source.next_record(begin + i64::try_from(number * 5).unwrap()).line;
+        let line = source.next_record(begin + i64::try_from(number * 5).unwrap()).line.to_owned();
         partitions[usize::try_from(number % 4).unwrap()].push(line);
     }
     partitions
 }
 
 /// What every output topic must hold, by what tells its records apart: from a run over the same partitions.
-const TOPICS: [(&str, &str); 5] = [
-    ("fraud.alerts", "alertId"),
-    ("payments.dlq", "raw"),
-    ("payments.late", "paymentId"),
-    ("card.profiles", "@value"),
-    ("card.sessions", "@value"),
-];
+const TOPICS: [(&str, &str); 4] =
+    [("fraud.alerts", "alertId"), ("payments.dlq", "raw"), ("payments.late", "paymentId"), ("card.profiles", "@value")];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_is_killed_and_delivered_again_every_topic_has_every_record_once() {
-    let stand = Stand::new("killed").await;
+    let stand = Stand::new("killed", "strict").await;
     let partitions = load(3_000);
     let expected = stand.reference(&partitions);
     // The order of alignment makes the outcome one of the input alone; faults of the mapping all the while.
-    let faults = ["--fault-duplicate", "0.3", "--fault-timeout", "0.2", "--fault-rebalance", "0.05", "--batch-size", "40"];
+    let faults =
+        ["--fault-duplicate", "0.3", "--fault-timeout", "0.2", "--fault-rebalance", "0.05", "--batch-size", "40"];
     let mut local = stand.start(&faults);
     for (number, chunk) in (0..).zip(0..10) {
         for (partition, lines) in (0..).zip(&partitions) {
@@ -79,9 +83,11 @@ async fn whatever_is_killed_and_delivered_again_every_topic_has_every_record_onc
         local.kill();
         local = stand.start(&faults);
     }
-    // Partitions fall idle a minute after their last record; what they hold back then is not part of this test.
-    let wanted = expected["fraud.alerts"].len();
-    stand.until("fraud.alerts", |alerts| alerts.len() >= wanted).await;
+    // Partitions fall idle a minute after their last record; what is held back until then is the last to come. Sessions
+    // would need the end of time, which a topic does not have.
+    for topic in TOPICS.map(|(topic, _)| topic) {
+        stand.until(&mut local, topic, |records| records.len() >= expected[topic].len()).await;
+    }
     local.end();
     let mut sizes = BTreeMap::new();
     for (topic, id) in TOPICS {
