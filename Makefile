@@ -28,7 +28,7 @@ lint: setup ## Formatting, clippy, documentation, dependency direction: all with
 	@scripts/lint.sh
 
 build: setup
-	@cargo build --release -p payguard
+	@cargo build --release -p payguard --no-default-features
 
 setup:
 	@scripts/setup.sh

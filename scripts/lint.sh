@@ -9,12 +9,12 @@ step "format"
 cargo fmt --all --check
 
 step "clippy"
-cargo clippy --release --workspace --all-targets --features payguard/kafka --quiet -- -D warnings
+cargo clippy --release --workspace --all-targets --quiet -- -D warnings
 cargo clippy --release -p payguard-engine -p payguard-sim -p payguard-tests --features payguard-tests/teeth \
   --lib --test teeth --quiet -- -D warnings
 
 step "documentation"
-RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --features payguard/kafka --no-deps --quiet
+RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps --quiet
 
 step "dependencies point inward"
 # Inner crates must not reach the adapters, the SDKs or anything that waits or listens.

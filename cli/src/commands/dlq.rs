@@ -222,6 +222,7 @@ impl Sender {
             .set("group.id", &name)
             .set("isolation.level", "read_committed")
             .set("enable.auto.commit", "false")
+            .set("auto.offset.reset", "earliest")
             .set("enable.partition.eof", "true")
             .create_with_context(clients.context())?;
         let producer: BaseProducer<KafkaContext> = clients

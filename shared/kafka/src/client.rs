@@ -190,7 +190,9 @@ impl KafkaClients {
             (Some(_), false) => "TLS (PAYGUARD_KAFKA_TLS)",
             (Some(_), true) => return reason,
         };
-        if reason.contains("Disconnected") { format!("{reason}; does it ask for {without}?") } else { reason }
+        // Whether the answer or the question was cut off is a matter of moments.
+        let is_hung_up = ["Disconnected", "Broken pipe", "Connection reset"].iter().any(|word| reason.contains(word));
+        if is_hung_up { format!("{reason}; does it ask for {without}?") } else { reason }
     }
 }
 

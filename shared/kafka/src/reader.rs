@@ -149,6 +149,8 @@ fn consumer(
         // Nothing is committed: the name only has to be one.
         .set("group.id", "payguard-reader")
         .set("enable.auto.commit", "false")
+        // What has been removed meanwhile is passed over, not everything up to the end.
+        .set("auto.offset.reset", "earliest")
         .set("isolation.level", isolation.word())
         .set("enable.partition.eof", "true")
         .create_with_context(context)
@@ -180,8 +182,13 @@ pub fn has_more(clients: &KafkaClients, topic: &str, partition: i32, offset: i64
         None => ReadError::Failed { topic: topic.to_owned(), error },
     };
     let consumer = consumer(clients, context.clone(), Isolation::Committed).map_err(failed)?;
+    let (low, high) = consumer.fetch_watermarks(topic, partition, PATIENCE).map_err(failed)?;
+    // A topic that was made anew ends before an old position.
+    if offset >= high {
+        return Ok(false);
+    }
     let mut from = TopicPartitionList::new();
-    from.add_partition_offset(topic, partition, Offset::Offset(offset)).map_err(failed)?;
+    from.add_partition_offset(topic, partition, Offset::Offset(offset.max(low))).map_err(failed)?;
     consumer.assign(&from).map_err(failed)?;
     let began = Instant::now();
     while began.elapsed() < PATIENCE {

@@ -118,9 +118,9 @@ impl Reader {
         if pause { self.consumer.pause(&list) } else { self.consumer.resume(&list) }
     }
 
-    /// Leaves the group and joins it again.
+    /// Gives everything back and joins the group anew: librdkafka does so for every subscription. Leaving first, with
+    /// `unsubscribe`, is done later and may undo the subscription that follows.
     pub(crate) fn rebalance(&self) -> KafkaResult<()> {
-        self.consumer.unsubscribe();
         self.subscribe()
     }
 
