@@ -12,8 +12,7 @@ use payguard_engine::store::SinkObserver;
 use payguard_engine::task::Env;
 #[cfg(feature = "kafka")]
 use payguard_kafka::KafkaClients;
-use payguard_local::embedded::{BUCKET, EmbeddedStack, StackOptions};
-use payguard_local::endpoints::Endpoints;
+use payguard_local::embedded::{BUCKET, EmbeddedStack};
 use payguard_local::runner::LocalPipeline;
 use payguard_local::stores::{self, Connection};
 #[cfg(feature = "kafka")]
@@ -73,11 +72,7 @@ impl Session {
         directory: Arc<dyn MerchantDirectory>,
         first: impl AsyncFnOnce(&EmbeddedStack, &Env, Config) -> Result<Config, Failure>,
     ) -> Result<Session, Failure> {
-        let options = StackOptions { dir: state.map(Path::to_owned), ..StackOptions::default() };
-        let stack = EmbeddedStack::start(options).await?;
-        if let Some(dir) = state {
-            Endpoints::of(&stack).write(dir)?;
-        }
+        let stack = stores::serve(state).await?;
         let usage = Arc::new(Usage::default());
         let env = stores::env(&stack, &config, &usage);
         let config = first(&stack, &env, config).await?;

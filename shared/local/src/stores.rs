@@ -63,10 +63,34 @@ pub enum ConnectError {
     },
 }
 
-/// Pause before a folder that is in use, but whose stores do not listen yet, is looked at again.
+/// Pause before a folder that is in use, but whose stores do not listen, is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// How often it is looked at: a process that has just begun listens within a second or two.
+/// How often it is looked at: a process that has just begun listens within a second or two, and a command that had
+/// nobody to ask gives the folder back as soon.
 const LOOKS: u32 = 100;
+
+/// Starts the stores of a process that goes on, and tells other processes where they listen. A command that looks into
+/// the folder just now is waited for.
+///
+/// # Errors
+/// As [`EmbeddedStack::start`]; the folder is in use by another process that goes on.
+pub async fn serve(dir: Option<&Path>) -> Result<EmbeddedStack, StackError> {
+    let mut looks = 0;
+    loop {
+        let options = StackOptions { dir: dir.map(Path::to_owned), ..StackOptions::default() };
+        match (EmbeddedStack::start(options).await, dir) {
+            (Err(StackError::InUse { .. }), Some(dir)) if looks < LOOKS && Endpoints::listening(dir).await.is_err() => {
+                looks += 1;
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+            (Ok(stack), Some(dir)) => {
+                let told = Endpoints::of(&stack).write(dir);
+                return told.map(|()| stack).map_err(StackError::unwritable(dir));
+            }
+            (result, _) => return result,
+        }
+    }
+}
 
 impl Connection {
     /// Opens a folder; one that another process works on is used through that process, which may have just begun.

@@ -15,7 +15,7 @@ use payguard_engine::{CommitRow, Head, Seq, StageId, StoreErrorKind, TaskId};
 use payguard_local::dir_files::DirFiles;
 use payguard_local::embedded::{EmbeddedStack, StackError, StackOptions};
 use payguard_local::endpoints::Endpoints;
-use payguard_local::stores::Connection;
+use payguard_local::stores::{Connection, serve};
 use payguard_sim::conformance::{file_conformance, ledger_conformance, segment_conformance, state_conformance};
 use payguard_topology::Config;
 
@@ -332,6 +332,25 @@ async fn check_after_kill(dir: &Path, acknowledged: u64) {
             assert_eq!(object.size(), Some(1_000_000), "{object:?}");
         }
     }
+    stack.stop().await;
+}
+
+#[tokio::test]
+async fn a_process_that_begins_waits_for_a_command_but_not_for_another_that_goes_on() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let command = Connection::open(dir.path(), &Config::default()).await.expect("it opens");
+    assert!(command.is_alone());
+    let beginning = serve(Some(dir.path()));
+    let looking = async {
+        let refused = EmbeddedStack::start(StackOptions { dir: Some(dir.path().into()), ..StackOptions::default() });
+        assert!(matches!(refused.await, Err(StackError::InUse { .. })), "the command has the folder");
+        command.close().await;
+    };
+    let (stack, ()) = tokio::join!(beginning, looking);
+    let stack = stack.expect("it begins once the command has ended");
+    Endpoints::listening(dir.path()).await.expect("others are told");
+    let second = serve(Some(dir.path())).await.expect_err("the first goes on");
+    assert!(matches!(second, StackError::InUse { .. }), "{second}");
     stack.stop().await;
 }
 

@@ -66,7 +66,7 @@ impl StackError {
         StackError::Database { path: path.to_owned(), detail: err.to_string() }
     }
 
-    pub(super) fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> StackError {
+    pub(crate) fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> StackError {
         let path = path.to_owned();
         |source| StackError::Unwritable { path, source }
     }
