@@ -3,6 +3,7 @@
 #![allow(missing_docs)]
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 
 use payguard_engine::store::{SinkPosition, SinkRecord};
 use payguard_engine::{Seq, TaskId};
@@ -42,13 +43,8 @@ async fn at_rest_nothing_is_lost_and_nothing_written_twice() {
     let feed = Feed::drawn(31, 80, Shape::DIRTY, 7);
     let (_, expected) = undisturbed(&setup(), &feed).await;
     for at in [0, 1, 2] {
-        let (world, mut rest) = (world(), feed.clone());
-        let mut pipeline = Pipeline::new(&world, &setup(), 1);
-        pipeline.begin(&rest).await.expect("it begins");
-        for _ in 0..4 {
-            pipeline.deliver_all(&mut rest).await.expect("delivered");
-            pipeline.run_consumers().await.expect("run");
-        }
+        let world = world();
+        let rest = some_way(&world, 4, &feed).await;
         assert!(world.lock().sinks.values().all(|sink| sink.position.seq.0 > 2), "all have written");
         forget(&world, at);
         let outputs = run_to_end(&world, &setup(), &rest, Restart::Fresh).await;
@@ -98,6 +94,46 @@ async fn after_a_crash_only_the_batch_that_the_ledger_did_not_know_of_is_written
         }
     }
     assert!(twice > 0, "no crash fell between a sink's write and the ledger's");
+}
+
+/// Takes the feed some way; what is left of it.
+async fn some_way(world: &SimWorld, rounds: usize, feed: &Feed) -> Feed {
+    let mut rest = feed.clone();
+    let mut pipeline = Pipeline::new(world, &setup(), 1);
+    pipeline.begin(&rest).await.expect("it begins");
+    for _ in 0..rounds {
+        pipeline.deliver_all(&mut rest).await.expect("delivered");
+        pipeline.run_consumers().await.expect("run");
+    }
+    rest
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_slept_before_it_asked_a_sink_that_forgot_meanwhile_looks_at_the_ledger_again() {
+    let (feed, setup) = (Feed::drawn(34, 80, Shape::DIRTY, 7), setup());
+    let (_, expected) = undisturbed(&setup, &feed).await;
+    let mut moments = 0;
+    for (rounds, at) in [(0, 0), (1, 0), (3, 0), (3, 1), (5, 2)] {
+        let calm = world();
+        let rest = some_way(&calm, rounds, &feed).await;
+        run_to_end(&calm.executor(1), &setup, &rest, Restart::Fresh).await.expect("it finishes");
+        let of_first = calm.lock().trace.clone().into_iter().filter(|(executor, _)| *executor == 1);
+        let asked = (0u64..).zip(of_first).filter(|(_, (_, kind))| *kind == OpKind::SinkPosition);
+        for (k, _) in asked {
+            let world = world();
+            let rest = some_way(&world, rounds, &feed).await;
+            world.plan(FaultPlan::of(1, k, Fault::Pause));
+            let sleeper = world.executor(1);
+            let mut zombie = pin!(run_to_end(&sleeper, &setup, &rest, Restart::Fresh));
+            assert!(sleeper.until_paused(&mut zombie).await.is_none(), "operation {k} is reached");
+            run_to_end(&world.executor(2), &setup, &rest, Restart::Fresh).await.expect("it finishes");
+            forget(&world, at);
+            world.resume();
+            assert_same(&zombie.await, &expected, &format!("after {rounds} rounds the sleeper of operation {k}"));
+            moments += 1;
+        }
+    }
+    assert!(moments >= 10, "{moments} times a sink was asked");
 }
 
 #[tokio::test(start_paused = true)]

@@ -308,10 +308,12 @@ impl ConsumerTask {
         }
     }
 
-    /// A sink's own position is the truth: when it is one batch ahead, the ledger follows.
+    /// A sink's own position is the truth: when it is one batch ahead, the ledger follows. Of a sink that may have
+    /// forgotten its position the ledger has the last word, so it is read once more: another executor may have gone on
+    /// until the sink was asked.
     async fn follow_sink(&self, head: &mut Head, sink: &dyn Sink) -> Result<(), EngineError> {
         let mut position = patiently(&self.env.settings, || sink.position(&self.plan.task)).await?;
-        while lead(head.seq(), position.seq) == Lead::More {
+        while sink.can_forget() || lead(head.seq(), position.seq) == Lead::More {
             let newer = self.env.head(&self.plan.task).await?;
             let Some(newer) = newer.filter(|newer| newer.seq > head.seq) else { break };
             *head = newer;
