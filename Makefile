@@ -3,7 +3,7 @@
 SHELL := bash
 PAYGUARD := target/release/payguard
 
-.PHONY: help demo test sim sim-long teeth lint build setup oracle bench clean
+.PHONY: help demo test sim sim-long teeth chaos lint build setup oracle bench clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,12 @@ sim-long: setup ## The same, then more seeds: SEEDS=5000 or HOURS=8
 teeth: setup ## Break every rule of the engine and of the model once, and see that the checks notice
 	@cargo test --release -p payguard-tests --features teeth --test teeth -- --nocapture
 	@cargo run --release -p payguard-modelcheck -- --teeth
+
+chaos: setup ## Kill processes, brokers and database while payments flow; compare every topic with an undisturbed run
+	@scripts/tools.sh kafka
+	@scripts/tools.sh postgresql
+	@cargo build --release --workspace --bins
+	@python3 scripts/chaos.py $(CHAOS)
 
 lint: setup ## Formatting, clippy, documentation, dependency direction: all without a warning
 	@scripts/lint.sh

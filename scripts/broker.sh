@@ -4,7 +4,7 @@
 #   scripts/broker.sh stop   [kafka | postgres]   stops what it has started; the data stay
 #   scripts/broker.sh kill   [kafka | postgres]   the same at once, as by a crash
 #   scripts/broker.sh status                      says what runs
-#   scripts/broker.sh topics                      makes the topics that are missing
+#   scripts/broker.sh topics [PREFIX]             makes the topics that are missing, with names that begin so
 #   scripts/broker.sh env                         prints the variables to export
 # Without a name: both. Variables, with defaults: KAFKA_PORT 9092 (the next one is taken too), POSTGRES_PORT 5432,
 # STAND_DIR .stand (data and logs; remove it to begin anew), KAFKA_HEAP 512m.
@@ -120,7 +120,7 @@ make_topics() {
     local there topic name partitions configuration making=()
     there="$(kafka_topics --list)" || fail "no answer from Kafka on 127.0.0.1:$KAFKA_PORT"
     for topic in "${TOPICS[@]}"; do
-        IFS=: read -r name partitions configuration <<<"$topic"
+        IFS=: read -r name partitions configuration <<<"${1:-}$topic"
         if ! grep -qxF "$name" <<<"$there"; then
             kafka_topics --create --if-not-exists --topic "$name" --partitions "$partitions" --replication-factor 1 \
                 ${configuration:+--config "$configuration"} 2>&1 | grep -v '^WARNING: Due to limitations in metric names' &
@@ -228,12 +228,13 @@ export PAYGUARD_DB_URL=postgresql://127.0.0.1:$POSTGRES_PORT/payguard PAYGUARD_D
 EOF
 }
 
-case "${2:-both}" in
-kafka | postgres | both) ;;
-*) fail "$2 is neither kafka nor postgres" ;;
-esac
-wanted() { [ "$SERVICE" = both ] || [ "$SERVICE" = "$1" ]; }
 SERVICE="${2:-both}"
+wanted() {
+    case "$SERVICE" in
+    kafka | postgres | both) [ "$SERVICE" = both ] || [ "$SERVICE" = "$1" ] ;;
+    *) fail "$SERVICE is neither kafka nor postgres" ;;
+    esac
+}
 
 case "${1:-}" in
 start)
@@ -250,7 +251,7 @@ kill)
     if wanted postgres; then stop_postgres immediate; fi
     ;;
 status) status ;;
-topics) make_topics ;;
+topics) make_topics "${2:-}" ;;
 env) environment ;;
-*) fail "usage: scripts/broker.sh start|stop|kill [kafka|postgres] or status|topics|env" ;;
+*) fail "usage: scripts/broker.sh start|stop|kill [kafka|postgres] or status|env|topics [PREFIX]" ;;
 esac

@@ -26,6 +26,8 @@ pub(crate) mod summary;
 pub(crate) mod topology;
 #[cfg(feature = "kafka")]
 pub(crate) mod verify_topic;
+#[cfg(feature = "kafka")]
+pub(crate) mod watch;
 
 use std::process::ExitCode;
 

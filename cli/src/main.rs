@@ -76,6 +76,9 @@ enum Command {
     /// Say whether every record of a Kafka topic is there once (exit code 0), not so (1), or unknown (2)
     #[cfg(feature = "kafka")]
     VerifyTopic(commands::verify_topic::Args),
+    /// Show alerts as they become readable in a Kafka cluster, and how long after their payment; at the end a histogram
+    #[cfg(feature = "kafka")]
+    Watch(commands::watch::Args),
     /// Print the effective configuration, as a file that could be used
     Config,
     /// Make the tables in PostgreSQL: merchants, their totals, positions. Doing it again changes nothing
@@ -128,6 +131,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Dlq(args) => commands::dlq::run(&args, &cli.config),
         #[cfg(feature = "kafka")]
         Command::VerifyTopic(args) => Ok(commands::verify_topic::run(&args)),
+        #[cfg(feature = "kafka")]
+        Command::Watch(args) => commands::watch::run(&args, &cli.config),
         Command::Config => commands::print_config(&cli.config),
         #[cfg(feature = "postgres")]
         Command::Migrate(args) => commands::migrate::run(&args),

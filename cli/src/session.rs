@@ -61,18 +61,21 @@ impl Session {
         };
         let topics: Vec<&str> = payguard_publish::TOPICS.into_iter().chain([payguard_totals::TABLE]).collect();
         let sink = Arc::new(FileSink::open(out, &topics, observer)?);
-        Session::open_with(config, state, sink, directory, first).await
+        Session::open_with(config, state, (Outputs::Files, sink), directory, first).await
     }
 
     /// The same with these outputs and this directory of merchants.
     async fn open_with(
         config: Config,
         state: Option<&Path>,
-        sink: Arc<FileSink>,
+        (outputs, sink): (Outputs, Arc<FileSink>),
         directory: Arc<dyn MerchantDirectory>,
         first: impl AsyncFnOnce(&EmbeddedStack, &Env, Config) -> Result<Config, Failure>,
     ) -> Result<Session, Failure> {
         let stack = stores::serve(state).await?;
+        if let Some(dir) = state {
+            outputs.keep(dir)?;
+        }
         let usage = Arc::new(Usage::default());
         let env = stores::env(&stack, &config, &usage);
         let config = first(&stack, &env, config).await?;
@@ -96,9 +99,10 @@ impl Session {
     ) -> Result<Session, Failure> {
         let variables: BTreeMap<String, String> = std::env::vars().collect();
         let directory = payguard_enrich::directory::open(&variables)?;
-        let sink = Arc::new(FileSink::open(out, &[payguard_totals::TABLE], None)?);
+        let outputs = (Outputs::Topics, Arc::new(FileSink::open(out, &[payguard_totals::TABLE], None)?));
         std::fs::create_dir_all(state).map_err(|e| format!("{}: {e}", state.display()))?;
-        let session = Session::open_with(config, Some(state), sink, directory, async |_, _, config| Ok(config)).await?;
+        let session =
+            Session::open_with(config, Some(state), outputs, directory, async |_, _, config| Ok(config)).await?;
         let config = session.pipeline.config.clone();
         let topics = payguard_publish::kafka::sink(kafka, &config, observer);
         let mut pipeline = session.pipeline.with_remote_sink(stage::PUBLISH, Arc::new(topics));
@@ -108,6 +112,43 @@ impl Session {
             pipeline = pipeline.with_remote_sink(stage::TOTALS, Arc::new(table));
         }
         Ok(Session { pipeline, ..session })
+    }
+}
+
+/// Where the pipeline of a state folder writes. A command with other sinks must not even begin: it would read the
+/// sources to their end, which nobody could take back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outputs {
+    Files,
+    #[cfg(feature = "kafka")]
+    Topics,
+}
+
+/// Keeps an [`Outputs`] in the state folder.
+const OUTPUTS_FILE: &str = "outputs";
+
+impl Outputs {
+    fn words(self) -> &'static str {
+        match self {
+            Outputs::Files => "files of an output folder",
+            #[cfg(feature = "kafka")]
+            Outputs::Topics => "topics of a Kafka cluster",
+        }
+    }
+
+    fn keep(self, state: &Path) -> Result<(), Failure> {
+        let file = state.join(OUTPUTS_FILE);
+        match std::fs::read_to_string(&file) {
+            Ok(kept) if kept.trim() == self.words() => Ok(()),
+            Ok(kept) => Err(format!(
+                "{}: this is the state of a pipeline that writes to {}, not to {}; choose another state folder",
+                state.display(),
+                kept.trim(),
+                self.words()
+            )
+            .into()),
+            Err(_) => std::fs::write(&file, format!("{}\n", self.words())).map_err(Into::into),
+        }
     }
 }
 

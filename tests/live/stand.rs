@@ -1,13 +1,14 @@
 //! A broker and a database of the test's own, and the command between them.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use payguard_kafka::rdkafka::Message;
 use payguard_kafka::rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-use payguard_kafka::testing::Broker;
+use payguard_kafka::testing::{Broker, BrokerOptions};
 use payguard_kafka::{Isolation, KafkaContext, read_topic};
 use payguard_postgres::testing::{PASSWORD, Server, USER};
 use payguard_tests::payguard;
@@ -29,10 +30,27 @@ const OUTPUTS: [(&str, &str); 7] = [
 pub(crate) struct Stand {
     name: &'static str,
     alignment: &'static str,
-    broker: &'static Broker,
+    pub(crate) broker: Of,
     producer: BaseProducer<KafkaContext>,
     server: Server,
     dir: TempDir,
+}
+
+/// The broker of all tests, or one of a test's own.
+pub(crate) enum Of {
+    All(&'static Broker),
+    Own(Box<Broker>),
+}
+
+impl Deref for Of {
+    type Target = Broker;
+
+    fn deref(&self) -> &Broker {
+        match self {
+            Of::All(broker) => broker,
+            Of::Own(broker) => broker,
+        }
+    }
 }
 
 /// `payguard local` at work; killed when it is dropped.
@@ -64,6 +82,16 @@ impl Stand {
     /// Topics, a database and folders of this name; `alignment` is how inputs are kept together.
     pub(crate) async fn new(name: &'static str, alignment: &'static str) -> Stand {
         let broker = tokio::task::spawn_blocking(Broker::shared).await.unwrap();
+        Stand::with(Of::All(broker), name, alignment).await
+    }
+
+    /// The same at a broker of its own.
+    pub(crate) async fn at(options: BrokerOptions, name: &'static str, alignment: &'static str) -> Stand {
+        let broker = tokio::task::spawn_blocking(|| Broker::start(options)).await.unwrap();
+        Stand::with(Of::Own(Box::new(broker)), name, alignment).await
+    }
+
+    async fn with(broker: Of, name: &'static str, alignment: &'static str) -> Stand {
         let mut server = Server::create();
         server.start().await;
         server.migrated("payguard").await;
@@ -71,10 +99,10 @@ impl Stand {
         let producer = clients.config().create_with_context(clients.context()).unwrap();
         let stand = Stand { name, alignment, broker, producer, server, dir: tempfile::tempdir().unwrap() };
         for (topic, _) in OUTPUTS {
-            broker.create_topic(&stand.topic(topic), 4, &[]);
+            stand.broker.create_topic(&stand.topic(topic), 4, &[]);
         }
-        broker.create_topic(&stand.topic("payments.raw"), 4, &[("retention.ms", "-1")]);
-        broker.create_topic(&stand.topic("rules.config"), 1, &[]);
+        stand.broker.create_topic(&stand.topic("payments.raw"), 4, &[("retention.ms", "-1")]);
+        stand.broker.create_topic(&stand.topic("rules.config"), 1, &[]);
         stand
     }
 
@@ -100,6 +128,28 @@ impl Stand {
 
     fn flush(&self) {
         self.producer.flush(Duration::from_secs(30)).unwrap();
+    }
+
+    /// Stops the broker as an operator does, does something to its data and starts it again.
+    pub(crate) fn restarted(&mut self, between: impl FnOnce(PathBuf)) {
+        let Of::Own(broker) = &mut self.broker else { panic!("this broker is of all tests") };
+        broker.stop();
+        between(broker.data());
+        broker.restart();
+    }
+
+    /// Lets the pipeline run with other variables until it ends by itself.
+    pub(crate) fn refused(&self, variables: &[(&str, Option<&str>)]) -> String {
+        let mut command = self.command();
+        for (name, value) in variables {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let output = command.args(["local", "--quiet", "--state", "state", "--out", "out"]).output().unwrap();
+        assert!(!output.status.success(), "it must not go on");
+        String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
     fn command(&self) -> Command {

@@ -1,5 +1,7 @@
 //! `payguard dlq`: dead letters, shown and sent back.
 
+mod done;
+
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -14,6 +16,7 @@ use payguard_model::RejectedRecord;
 use payguard_topology::Config;
 use serde_json::json;
 
+use self::done::Done;
 use crate::Failure;
 use crate::config::ConfigArgs;
 use crate::text::{date_time, grouped};
@@ -143,9 +146,9 @@ fn fate(letter: Option<&RejectedRecord>, reason: Option<&str>, max_replays: u32)
 /// Sends dead letters back, with the position in the topic in the same transactions: whatever dies, each once.
 fn replay(args: &ReplayArgs, config: &Config, clients: &KafkaClients) -> Result<(), Failure> {
     let to = args.to.as_deref().unwrap_or(&config.source.topic);
-    let mut sender = Sender::open(clients, config, args)?;
+    let mut sender = Sender::open(clients, config, args, to)?;
     let (mut sent, mut stays, mut silent_since) = (0u64, 0u64, Instant::now());
-    let mut ended = sender.ended_partitions();
+    let mut ended = vec![false; sender.done.len()];
     while ended.iter().any(|ended| !ended) {
         match sender.consumer.poll(POLL) {
             None if silent_since.elapsed() > CALL => return Err("nothing comes from the cluster any more".into()),
@@ -158,17 +161,16 @@ fn replay(args: &ReplayArgs, config: &Config, clients: &KafkaClients) -> Result<
             Some(Err(error)) => return Err(sender.failed(&error)),
             Some(Ok(message)) => {
                 let letter = letter(&message);
+                let done = &mut sender.done[message.partition().unsigned_abs() as usize];
                 match (fate(letter.as_ref(), args.reason.as_deref(), args.max_replays), letter) {
-                    (Fate::Send, Some(letter)) => {
+                    (Fate::Send, Some(letter)) if args.again || message.offset() >= done.next(Some(&letter.reason)) => {
                         sent += 1;
-                        if !args.dry_run {
-                            sender.pending.push(Pending::of(&message, letter));
-                        }
+                        sender.pending.push(Pending::of(&message, letter));
                     }
                     (Fate::Stays, _) => stays += 1,
                     _ => {}
                 }
-                pass(&mut sender.passed, &message)?;
+                done.advance(args.reason.as_deref(), message.offset() + 1);
             }
         }
         silent_since = Instant::now();
@@ -176,9 +178,7 @@ fn replay(args: &ReplayArgs, config: &Config, clients: &KafkaClients) -> Result<
             sender.send(to)?;
         }
     }
-    if !args.dry_run {
-        sender.send(to)?;
-    }
+    sender.send(to)?;
     let verb = if args.dry_run { "would be sent" } else { "sent" };
     say!("{} dead letters {verb} to {to}", grouped(sent));
     if stays > 0 {
@@ -204,19 +204,19 @@ impl Pending {
 /// Reads the topic of dead letters where the last replay has ended, and sends in transactions.
 struct Sender {
     consumer: BaseConsumer<KafkaContext>,
-    producer: BaseProducer<KafkaContext>,
+    /// None when nothing is to be sent.
+    producer: Option<BaseProducer<KafkaContext>>,
     topic: String,
-    partitions: usize,
     pending: Vec<Pending>,
-    /// Behind what was looked at.
-    passed: TopicPartitionList,
+    /// By partition.
+    done: Vec<Done>,
 }
 
 impl Sender {
-    fn open(clients: &KafkaClients, config: &Config, args: &ReplayArgs) -> Result<Sender, Failure> {
-        // What one reason's replay has passed by is not done for the others.
-        let reason = args.reason.as_ref().map_or(String::new(), |reason| format!("-{reason}"));
-        let name = format!("{}-dlq-replay{reason}", config.pipeline);
+    fn open(clients: &KafkaClients, config: &Config, args: &ReplayArgs, to: &str) -> Result<Sender, Failure> {
+        // What was sent elsewhere has not been sent back.
+        let elsewhere = if to == config.source.topic { String::new() } else { format!("-to-{to}") };
+        let name = format!("{}-dlq-replay{elsewhere}", config.pipeline);
         let consumer: BaseConsumer<KafkaContext> = clients
             .config()
             .set("group.id", &name)
@@ -225,80 +225,75 @@ impl Sender {
             .set("auto.offset.reset", "earliest")
             .set("enable.partition.eof", "true")
             .create_with_context(clients.context())?;
-        let producer: BaseProducer<KafkaContext> = clients
-            .config()
-            .set("transactional.id", &name)
-            .set("linger.ms", "0")
-            .create_with_context(clients.context())?;
         let topic = config.publish.dlq_topic.clone();
-        let (partitions, passed) = (0, TopicPartitionList::new());
-        let mut sender = Sender { consumer, producer, topic, partitions, pending: Vec::new(), passed };
         let topics = clients.check_blocking(CALL)?;
-        let partitions = topics.get(&sender.topic).ok_or_else(|| format!("there is no topic {}", sender.topic))?;
-        sender.partitions = usize::try_from(*partitions)?;
-        // First of all: another replay of the same kind, if one runs, cannot commit any more.
-        sender.producer.init_transactions(CALL).map_err(|error| sender.failed(&error))?;
-        let mut at = TopicPartitionList::new();
-        for partition in (0..).take(sender.partitions) {
-            at.add_partition(&sender.topic, partition);
+        let partitions = *topics.get(&topic).ok_or_else(|| format!("there is no topic {topic}"))?;
+        let mut sender = Sender { consumer, producer: None, topic, pending: Vec::new(), done: Vec::new() };
+        if !args.dry_run {
+            let producer = clients
+                .config()
+                .set("transactional.id", &name)
+                .set("linger.ms", "0")
+                .create_with_context(clients.context())?;
+            // First of all: another replay, if one runs, cannot commit any more.
+            let registered = sender.producer.insert(producer).init_transactions(CALL);
+            registered.map_err(|error| sender.failed(&error))?;
         }
-        if !args.again {
-            at = sender.consumer.committed_offsets(at, CALL).map_err(|error| sender.failed(&error))?;
+        let partitions = 0..i32::try_from(partitions)?;
+        let mut committed = TopicPartitionList::new();
+        partitions.for_each(|partition| drop(committed.add_partition(&sender.topic, partition)));
+        committed = sender.consumer.committed_offsets(committed, CALL).map_err(|error| sender.failed(&error))?;
+        let mut from = TopicPartitionList::new();
+        for element in committed.elements() {
+            let done = match element.offset() {
+                Offset::Offset(offset) => Done::of(offset, element.metadata()),
+                _ => Done::default(),
+            };
+            let next = if args.again { Offset::Beginning } else { Offset::Offset(done.next(args.reason.as_deref())) };
+            from.add_partition_offset(&sender.topic, element.partition(), next)?;
+            sender.done.push(done);
         }
-        for mut element in at.elements() {
-            if !matches!(element.offset(), Offset::Offset(_)) || args.again {
-                element.set_offset(Offset::Beginning)?;
-            }
-        }
-        sender.consumer.assign(&at)?;
+        sender.consumer.assign(&from)?;
         Ok(sender)
     }
 
-    fn ended_partitions(&self) -> Vec<bool> {
-        vec![false; self.partitions]
-    }
-
     fn send(&mut self, to: &str) -> Result<(), Failure> {
-        if self.passed.count() == 0 {
-            return Ok(());
+        if let Some(producer) = &self.producer {
+            self.transact(producer, to).map_err(|error| self.failed(&error))?;
         }
-        self.transact(to).map_err(|error| self.failed(&error))?;
         self.pending.clear();
-        self.passed = TopicPartitionList::new();
         Ok(())
     }
 
-    fn transact(&self, to: &str) -> Result<(), KafkaError> {
-        self.producer.begin_transaction()?;
+    fn transact(&self, producer: &BaseProducer<KafkaContext>, to: &str) -> Result<(), KafkaError> {
+        producer.begin_transaction()?;
         for Pending { raw, replays, from } in &self.pending {
             let replays = replays.to_string();
             let headers = OwnedHeaders::new()
                 .insert(Header { key: REPLAYS_HEADER, value: Some(&replays) })
                 .insert(Header { key: FROM_HEADER, value: Some(from) });
             let record = BaseRecord::<[u8], str>::to(to).payload(raw).headers(headers);
-            self.producer.send(record).map_err(|(error, _)| error)?;
+            producer.send(record).map_err(|(error, _)| error)?;
         }
-        let group = self.consumer.group_metadata();
-        let group = group.ok_or(KafkaError::Canceled)?;
-        self.producer.send_offsets_to_transaction(&self.passed, &group, CALL)?;
-        self.producer.commit_transaction(CALL)
+        let mut offsets = TopicPartitionList::new();
+        for (partition, done) in (0..).zip(&self.done) {
+            let (offset, text) = done.written();
+            let mut element = offsets.add_partition(&self.topic, partition);
+            element.set_offset(Offset::Offset(offset))?;
+            element.set_metadata(text);
+        }
+        let group = self.consumer.group_metadata().ok_or(KafkaError::Canceled)?;
+        producer.send_offsets_to_transaction(&offsets, &group, CALL)?;
+        producer.commit_transaction(CALL)
     }
 
     /// An error, or the refusal behind it. Nothing of an open transaction will ever be seen.
     fn failed(&self, error: &KafkaError) -> Failure {
-        match self.producer.context().refusal().or_else(|| self.consumer.context().refusal()) {
+        let of_producer = self.producer.as_ref().and_then(|producer| producer.context().refusal());
+        match of_producer.or_else(|| self.consumer.context().refusal()) {
             Some(refusal) => refusal.into(),
             None => format!("dead letters cannot be sent back: {error}").into(),
         }
-    }
-}
-
-/// Notes that a message has been looked at.
-fn pass(passed: &mut TopicPartitionList, message: &BorrowedMessage<'_>) -> Result<(), KafkaError> {
-    let (topic, partition, next) = (message.topic(), message.partition(), Offset::Offset(message.offset() + 1));
-    match passed.find_partition(topic, partition) {
-        Some(mut element) => element.set_offset(next),
-        None => passed.add_partition_offset(topic, partition, next),
     }
 }
 

@@ -29,6 +29,8 @@ use crate::live::{AlertWatch, Screen};
 use crate::session::Session;
 use crate::text::grouped;
 
+/// How long brokers are waited for at the start.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// What an invocation in this process may take.
 const INVOCATION: Duration = Duration::from_secs(60);
 
@@ -57,6 +59,7 @@ pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure>
 
 async fn serve(args: &Args, config: Config) -> Result<ExitCode, Failure> {
     let clients = KafkaClients::new(KafkaSettings::read(&std::env::vars().collect())?, None)?;
+    let config = with_partitions(config, &clients).await?;
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(async move {
         if let (Ok(mut interrupt), Ok(mut terminate)) =
@@ -64,6 +67,10 @@ async fn serve(args: &Args, config: Config) -> Result<ExitCode, Failure> {
         {
             tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
             let _ = stop.send(true);
+            // What is at work is waited for; who does not want to asks again. Nothing is lost by it.
+            eprintln!("ending once the invocations at work have; again to end at once");
+            tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+            std::process::exit(130);
         }
     });
     let done = match &args.functions {
@@ -78,6 +85,17 @@ async fn serve(args: &Args, config: Config) -> Result<ExitCode, Failure> {
         grouped(done.discarded)
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// Knows all partitions from the beginning, unless it is said which: a catch-up that is given one after another then
+/// finds its readers waiting for the others.
+async fn with_partitions(mut config: Config, clients: &KafkaClients) -> Result<Config, Failure> {
+    let there = clients.check(PATIENCE).await?;
+    if config.source.partitions == 0 {
+        let all = [&config.source.topic, &config.source.confirmations_topic];
+        config.source.partitions = all.into_iter().filter_map(|topic| there.get(topic)).copied().max().unwrap_or(0);
+    }
+    Ok(config)
 }
 
 /// All stages in this process.

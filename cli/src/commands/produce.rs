@@ -1,5 +1,8 @@
-//! `payguard produce`: generated payments and confirmations into the topics of a Kafka cluster, as they would come.
+//! `payguard produce`: payments into the topics of a Kafka cluster: generated ones, as they would come, or a file's.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -8,7 +11,7 @@ use payguard_engine::store::Clock;
 use payguard_generator::PaymentSource;
 use payguard_kafka::rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use payguard_kafka::rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-use payguard_kafka::{KafkaClients, KafkaContext, KafkaSettings};
+use payguard_kafka::{Deliveries, KafkaClients, KafkaSettings};
 use payguard_topology::Config;
 
 use super::generate::LoadArgs;
@@ -29,6 +32,12 @@ pub(crate) struct Args {
     /// How long payments are sent
     #[arg(long, default_value_t = 60)]
     seconds: u64,
+    /// Send the lines of this file to the topic of payments instead, as they are and at once; - is standard input
+    #[arg(long, value_name = "FILE")]
+    lines: Option<PathBuf>,
+    /// With --lines: all of them to this partition, in their order
+    #[arg(long, value_name = "N", requires = "lines")]
+    partition: Option<i32>,
     #[command(flatten)]
     load: LoadArgs,
 }
@@ -38,8 +47,19 @@ pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure>
     let clients = KafkaClients::new(KafkaSettings::read(&std::env::vars().collect())?, None)?;
     clients.check_blocking(CONNECT)?;
     // What is sent again after an error is there once.
-    let producer: BaseProducer<KafkaContext> =
-        clients.config().set("enable.idempotence", "true").create_with_context(clients.context())?;
+    let producer: BaseProducer<Deliveries> =
+        clients.config().set("enable.idempotence", "true").create_with_context(Deliveries::new(clients.context()))?;
+    let done = match &args.lines {
+        Some(file) => send_lines(&producer, &config.source.topic, args.partition, file)?,
+        None => send_generated(&producer, args, &config)?,
+    };
+    finish(&producer)?;
+    say!("{done}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sends generated payments and confirmations at their rate, and says how many.
+fn send_generated(producer: &BaseProducer<Deliveries>, args: &Args, config: &Config) -> Result<String, Failure> {
     let mut generator = PaymentSource::new(&args.load.config())?;
     let (began, mut sent, mut confirmed) = (Instant::now(), 0u64, 0u64);
     for tick in 1..=args.seconds * TICKS_A_SECOND {
@@ -47,10 +67,10 @@ pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure>
         while sent < due {
             let record = generator.next_record(SystemClock.now().0);
             // Without a key, as terminals send them: a card's payments are in all partitions.
-            send(&producer, &config.source.topic, record.line)?;
+            send(producer, BaseRecord::to(&config.source.topic).payload(record.line))?;
             sent += 1;
             if let Some(confirmation) = record.confirmation.filter(|_| config.has_confirmations()) {
-                send(&producer, &config.source.confirmations_topic, confirmation)?;
+                send(producer, BaseRecord::to(&config.source.confirmations_topic).payload(confirmation))?;
                 confirmed += 1;
             }
         }
@@ -58,18 +78,53 @@ pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure>
         while began.elapsed() < next {
             producer.poll(next.saturating_sub(began.elapsed()));
         }
-        if let Some(refusal) = producer.context().refusal() {
-            return Err(refusal.into());
-        }
+        troubled(producer)?;
     }
-    producer.flush(PATIENCE).map_err(|error| format!("not everything was taken by the cluster: {error}"))?;
-    say!("{} payments and {} confirmations sent", grouped(sent), grouped(confirmed));
-    Ok(ExitCode::SUCCESS)
+    Ok(format!("{} payments and {} confirmations sent", grouped(sent), grouped(confirmed)))
+}
+
+/// Sends every line of a file, and says how many.
+fn send_lines(
+    producer: &BaseProducer<Deliveries>,
+    topic: &str,
+    partition: Option<i32>,
+    file: &Path,
+) -> Result<String, Failure> {
+    let failed = |error: std::io::Error| format!("{}: {error}", file.display());
+    let lines: Box<dyn BufRead> = match file.as_os_str() == "-" {
+        true => Box::new(std::io::stdin().lock()),
+        false => Box::new(BufReader::new(File::open(file).map_err(failed)?)),
+    };
+    let mut sent = 0u64;
+    for line in lines.lines() {
+        let line = line.map_err(failed)?;
+        let record = BaseRecord::to(topic).payload(line.as_str());
+        send(producer, BaseRecord { partition, ..record })?;
+        sent += 1;
+    }
+    Ok(format!("{} lines sent to {topic}", grouped(sent)))
+}
+
+/// Waits until the cluster has everything.
+fn finish(producer: &BaseProducer<Deliveries>) -> Result<(), Failure> {
+    let flushed = producer.flush(PATIENCE);
+    troubled(producer)?;
+    flushed.map_err(|error| format!("not everything was taken by the cluster: {error}").into())
+}
+
+/// Ends the command when brokers refuse us, or a record was not taken.
+fn troubled(producer: &BaseProducer<Deliveries>) -> Result<(), Failure> {
+    if let Some(refusal) = producer.context().context.refusal() {
+        return Err(refusal.into());
+    }
+    match producer.context().take_failure() {
+        Some(error) => Err(format!("a record was not taken by the cluster: {error}").into()),
+        None => Ok(()),
+    }
 }
 
 /// Hands a record over; waits while the cluster is behind.
-fn send(producer: &BaseProducer<KafkaContext>, topic: &str, value: &str) -> Result<(), Failure> {
-    let mut record = BaseRecord::<[u8], str>::to(topic).payload(value);
+fn send(producer: &BaseProducer<Deliveries>, mut record: BaseRecord<'_, [u8], str>) -> Result<(), Failure> {
     loop {
         match producer.send(record) {
             Ok(()) => return Ok(()),

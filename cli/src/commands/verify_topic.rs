@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use payguard_kafka::rdkafka::Message;
-use payguard_kafka::{Isolation, KafkaClients, KafkaSettings, read_topic};
+use payguard_kafka::{Extent, Isolation, KafkaClients, KafkaSettings, read_topic};
 use serde_json::{Value, json};
 
 use crate::Failure;
@@ -32,6 +32,9 @@ pub(crate) struct Args {
     /// File with the records that must be there, and no others: JSON or the id itself, one a line
     #[arg(long, value_name = "FILE")]
     expect: Option<PathBuf>,
+    /// Topic with the records that must be there, and no others: of another pipeline that has read the same
+    #[arg(long, value_name = "TOPIC", conflicts_with = "expect")]
+    expect_topic: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -57,22 +60,40 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn verify(args: &Args) -> Result<Verdict, Failure> {
-    let expected = args.expect.as_deref().map(|path| expected(path, &args.id)).transpose()?;
     let clients = KafkaClients::new(KafkaSettings::read(&std::env::vars().collect())?, None)?;
-    let mut found = Ids::new();
-    let mut without = 0;
-    let extent = read_topic(&clients, &args.topic, args.isolation, |message| {
-        match id_of(message.key(), message.payload().unwrap_or_default(), &args.id) {
-            Some(id) => *found.entry(id).or_default() += 1,
-            None => without += 1,
-        }
-    })?;
+    let expected = match (&args.expect, &args.expect_topic) {
+        (Some(path), _) => Some(expected(path, &args.id)?),
+        (None, Some(topic)) => Some(whole(topic, there(&clients, topic, args)?)?),
+        (None, None) => None,
+    };
+    let (found, extent, without) = there(&clients, &args.topic, args)?;
     Ok(Verdict {
         records: extent.records,
         held_back: extent.held_back,
         without,
         ..Verdict::of(&found, expected.as_ref())
     })
+}
+
+/// The ids of a topic's records, how much there was of it, and how many records lack an id.
+fn there(clients: &KafkaClients, topic: &str, args: &Args) -> Result<(Ids, Extent, u64), Failure> {
+    let (mut found, mut without) = (Ids::new(), 0);
+    let extent = read_topic(clients, topic, args.isolation, |message| {
+        match id_of(message.key(), message.payload().unwrap_or_default(), &args.id) {
+            Some(id) => *found.entry(id).or_default() += 1,
+            None => without += 1,
+        }
+    })?;
+    Ok((found, extent, without))
+}
+
+/// Nothing can be measured by a topic that is not all there.
+fn whole(topic: &str, (ids, extent, without): (Ids, Extent, u64)) -> Result<Ids, Failure> {
+    match (extent.held_back, without) {
+        (0, 0) => Ok(ids),
+        (0, without) => Err(format!("{topic}: {without} records lack what tells them apart").into()),
+        _ => Err(format!("{topic}: an open transaction keeps records back; wait for its end").into()),
+    }
 }
 
 /// Ids and how often each is there.

@@ -8,13 +8,13 @@ use payguard_engine::store::{Clock, SinkObserver};
 use payguard_model::FraudAlert;
 use payguard_operators::{amount_spike, blocked_country, velocity};
 
-use super::Screen;
+use super::{Delays, Screen};
 use crate::text::{duration, grouped};
 
 /// So many alerts of a rule are shown after the last payment; the end of all time brings many at once.
 const SHOWN_AT_THE_END: usize = 3;
 /// Rules that answer on the payment itself; the others wait for what may still come.
-const AT_ONCE: [&str; 3] = [velocity::RULE_ID, blocked_country::RULE_ID, amount_spike::RULE_ID];
+pub(crate) const AT_ONCE: [&str; 3] = [velocity::RULE_ID, blocked_country::RULE_ID, amount_spike::RULE_ID];
 
 /// Shows alerts and remembers how long it took until they were visible.
 pub(crate) struct AlertWatch {
@@ -24,8 +24,8 @@ pub(crate) struct AlertWatch {
 
 #[derive(Default)]
 struct Seen {
-    /// Milliseconds from the payment to its alert, by rule.
-    delays: BTreeMap<String, Vec<i64>>,
+    /// From the payment to its alert, by rule.
+    delays: BTreeMap<String, Delays>,
     /// Alerts since the last payment, by rule; absent before.
     at_the_end: Option<BTreeMap<String, usize>>,
 }
@@ -48,7 +48,7 @@ impl SinkObserver for AlertWatch {
             }
             None => {
                 let delay = SystemClock.now().0 - alert.event_time_ms;
-                seen.delays.entry(alert.rule_id.clone()).or_default().push(delay);
+                seen.delays.entry(alert.rule_id.clone()).or_default().add(delay);
                 format!(" (visible {} after the payment)", duration(delay))
             }
         };
@@ -77,12 +77,9 @@ impl AlertWatch {
                 .to_owned(),
         ];
         for (rule, delays) in &seen.delays {
-            let mut delays = delays.clone();
-            delays.sort_unstable();
-            let (median, slowest) = (delays[delays.len() / 2], delays[delays.len() - 1]);
             let note = if AT_ONCE.contains(&rule.as_str()) { "" } else { "  waits for the watermark, 10 s" };
-            let (median, slowest) = (duration(median), duration(slowest));
-            lines.push(format!("  {rule:17} {median:>8} {slowest:>8}  of {}{note}", grouped(delays.len() as u64)));
+            let of = |permille| delays.permille(permille).map(duration).unwrap_or_default();
+            lines.push(format!("  {rule:17} {:>8} {:>8}  of {}{note}", of(500), of(1_000), grouped(delays.count())));
         }
         if seen.delays.is_empty() {
             return "no alerts".to_owned();

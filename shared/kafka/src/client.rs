@@ -36,6 +36,10 @@ pub struct KafkaContext {
 struct Seen {
     refusal: Option<Refusal>,
     trouble: Option<String>,
+    /// The trouble that was logged last, and when.
+    told: Option<(String, Instant)>,
+    /// How often brokers have hung up during a login or a TLS handshake, and since when.
+    hung_up: Option<(u32, Instant)>,
 }
 
 /// Why brokers refuse a client: trying again will not help until somebody has changed something.
@@ -190,11 +194,17 @@ impl KafkaClients {
             (Some(_), false) => "TLS (PAYGUARD_KAFKA_TLS)",
             (Some(_), true) => return reason,
         };
-        // Whether the answer or the question was cut off is a matter of moments.
-        let is_hung_up = ["Disconnected", "Broken pipe", "Connection reset"].iter().any(|word| reason.contains(word));
-        if is_hung_up { format!("{reason}; does it ask for {without}?") } else { reason }
+        if is_hung_up(&reason) { format!("{reason}; does it ask for {without}?") } else { reason }
     }
 }
+
+/// A broker that hangs up so often during the login refuses us …
+const HUNG_UP_TIMES: u32 = 4;
+/// … within this time; librdkafka tries again after 100 ms, 200 ms and so on.
+const HUNG_UP_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long the same trouble is not logged again.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
 
 /// How long one question may take before events are looked at again.
 const ASK: Duration = Duration::from_millis(300);
@@ -231,6 +241,28 @@ impl KafkaContext {
     }
 }
 
+impl Seen {
+    /// Notes that a broker has hung up on us during a login, and says whether that is how it refuses us: one that is
+    /// stopped just then does so too, but once.
+    fn is_hung_up_often(&mut self) -> bool {
+        let (times, since) =
+            self.hung_up.filter(|(_, since)| since.elapsed() < HUNG_UP_WITHIN).unwrap_or((0, Instant::now()));
+        self.hung_up = Some((times + 1, since));
+        times + 1 >= HUNG_UP_TIMES
+    }
+
+    /// Whether this has been logged lately: an outage is told from time to time, not with every try to connect.
+    fn is_told(&mut self, reason: &str) -> bool {
+        let what = without_times(reason);
+        let lately = self.told.as_ref().filter(|(told, at)| told == what && at.elapsed() < TELL_AGAIN);
+        if lately.is_none() {
+            self.told = Some((what.to_owned(), Instant::now()));
+            return false;
+        }
+        true
+    }
+}
+
 impl ClientContext for KafkaContext {
     const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
 
@@ -241,11 +273,12 @@ impl ClientContext for KafkaContext {
             self.lock().trouble = Some(reason.to_owned());
         }
         match level {
+            // `error` is told too.
+            _ if fac == "FAIL" => tracing::debug!(target: "librdkafka", fac, "{message}"),
             RDKafkaLogLevel::Emerg
             | RDKafkaLogLevel::Alert
             | RDKafkaLogLevel::Critical
             | RDKafkaLogLevel::Error
-            // Errors of connections, which `error` is told too, and which pass by themselves.
             | RDKafkaLogLevel::Warning => tracing::warn!(target: "librdkafka", fac, "{message}"),
             RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => tracing::info!(target: "librdkafka", fac, "{message}"),
             RDKafkaLogLevel::Debug => tracing::debug!(target: "librdkafka", fac, "{message}"),
@@ -258,18 +291,24 @@ impl ClientContext for KafkaContext {
             // Not an error: a reader that asked for it has come to the end.
             return;
         }
-        match code.and_then(refusal_kind) {
+        let kind = code.and_then(refusal_kind);
+        match kind.filter(|_| !is_hung_up(reason) || self.lock().is_hung_up_often()) {
             Some(kind) => {
                 tracing::error!(target: "librdkafka", "{kind}: {reason}");
                 self.refused(kind, reason);
             }
             None => {
-                tracing::warn!(target: "librdkafka", "{error}: {reason}");
                 let mut seen = self.lock();
                 // That all brokers are down says less than why the last of them is.
-                if seen.trouble.is_none() || code != Some(RDKafkaErrorCode::AllBrokersDown) {
-                    seen.trouble = Some(reason.to_owned());
+                if seen.trouble.is_some() && code == Some(RDKafkaErrorCode::AllBrokersDown) {
+                    tracing::debug!(target: "librdkafka", "{reason}");
+                    return;
                 }
+                match seen.is_told(reason) {
+                    true => tracing::debug!(target: "librdkafka", "{reason}"),
+                    false => tracing::warn!(target: "librdkafka", "{reason}"),
+                }
+                seen.trouble = Some(reason.to_owned());
             }
         }
     }
@@ -292,6 +331,18 @@ impl ProducerContext for KafkaContext {
     fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
 }
 
+/// Whether a connection ended without an answer. Whether the answer or the question was cut off is a matter of moments.
+fn is_hung_up(reason: &str) -> bool {
+    ["Disconnected", "Broken pipe", "onnection reset", "transport failure", "imed out"]
+        .iter()
+        .any(|word| reason.contains(word))
+}
+
+/// What librdkafka says of a connection, without how long it lasted and how often the same was said.
+fn without_times(reason: &str) -> &str {
+    reason.split_once(" (after ").map_or(reason, |(what, _)| what)
+}
+
 fn refusal_kind(code: RDKafkaErrorCode) -> Option<RefusalKind> {
     match code {
         RDKafkaErrorCode::Authentication
@@ -304,5 +355,47 @@ fn refusal_kind(code: RDKafkaErrorCode) -> Option<RefusalKind> {
         | RDKafkaErrorCode::TopicAuthorizationFailed
         | RDKafkaErrorCode::TransactionalIdAuthorizationFailed => Some(RefusalKind::Authorization),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context() -> KafkaContext {
+        KafkaContext { seen: Arc::default(), tokens: None }
+    }
+
+    #[test]
+    fn a_broker_that_ends_during_a_login_refuses_nobody_but_one_that_always_hangs_up_does() {
+        let context = context();
+        let cut_off = "SASL SCRAM-SHA-512 mechanism handshake failed: Local: Broker transport failure (after 3ms)";
+        for _ in 1..HUNG_UP_TIMES {
+            context.error(KafkaError::Global(RDKafkaErrorCode::Authentication), cut_off);
+            assert_eq!(context.refusal(), None);
+        }
+        context.accepted();
+        context.error(KafkaError::Global(RDKafkaErrorCode::SSL), "SSL handshake failed: Disconnected");
+        assert_eq!(context.refusal(), None, "an answer in between ends the count");
+        (1..HUNG_UP_TIMES).for_each(|_| context.error(KafkaError::Global(RDKafkaErrorCode::SSL), cut_off));
+        assert_eq!(context.refusal().map(|refusal| refusal.kind), Some(RefusalKind::Tls));
+    }
+
+    #[test]
+    fn a_wrong_password_is_a_refusal_at_once() {
+        let context = context();
+        context.error(
+            KafkaError::Global(RDKafkaErrorCode::Authentication),
+            "SASL authentication error: invalid credentials",
+        );
+        assert_eq!(context.refusal().map(|refusal| refusal.kind), Some(RefusalKind::Authentication));
+    }
+
+    #[test]
+    fn the_same_trouble_is_told_once_in_a_while() {
+        let mut seen = Seen::default();
+        assert!(!seen.is_told("Connect failed: refused (after 0ms in state CONNECT)"));
+        assert!(seen.is_told("Connect failed: refused (after 7ms in state CONNECT, 1 identical error(s) suppressed)"));
+        assert!(!seen.is_told("Disconnected (after 7ms in state UP)"));
     }
 }

@@ -6,6 +6,7 @@
 //! cluster lets us in.
 
 mod client;
+mod deliveries;
 mod iam;
 mod reader;
 mod settings;
@@ -13,7 +14,8 @@ mod settings;
 pub mod testing;
 
 pub use client::{ConnectError, KafkaClients, KafkaContext, Refusal, RefusalKind};
+pub use deliveries::Deliveries;
 pub use iam::{Credentials, MskTokens, TOKEN_LIFETIME, TokenError, sign};
 pub use rdkafka;
-pub use reader::{Extent, Isolation, ReadError, has_more, read_topic};
+pub use reader::{Extent, Isolation, ReadError, follow_topic, has_more, read_topic};
 pub use settings::{KafkaSettings, Mechanism, SettingsError, VARIABLES};

@@ -1,4 +1,4 @@
-//! A topic from its beginning to the end it has now, for people and for checks. Blocks.
+//! A topic from its beginning to the end it has now, or from there on, for people and for checks. Blocks.
 
 use std::time::{Duration, Instant};
 
@@ -79,22 +79,13 @@ pub fn read_topic(
     mut record: impl FnMut(&BorrowedMessage<'_>),
 ) -> Result<Extent, ReadError> {
     let context = clients.context();
-    let failed = |error: KafkaError| match context.refusal() {
-        Some(refusal) => ReadError::Refused(refusal),
-        None => ReadError::Failed { topic: topic.to_owned(), error },
-    };
-    let unknown = |error: KafkaError| match error.rdkafka_error_code() {
-        Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
-            ReadError::NoTopic(topic.to_owned())
-        }
-        _ => failed(error),
-    };
+    let failed = |error: KafkaError| failed(&context, topic, error);
     let consumer = consumer(clients, context.clone(), isolation).map_err(failed)?;
-    let seen = bounds(&consumer, topic).map_err(unknown)?;
+    let seen = bounds(&consumer, topic).map_err(failed)?;
     let mut extent = Extent::default();
     if isolation == Isolation::Committed {
         let of_all = self::consumer(clients, context.clone(), Isolation::Uncommitted).map_err(failed)?;
-        let all = bounds(&of_all, topic).map_err(unknown)?;
+        let all = bounds(&of_all, topic).map_err(failed)?;
         let held_back = all.iter().zip(&seen).map(|(all, seen)| all.1 - seen.1);
         extent.held_back = held_back.map(|offsets| u64::try_from(offsets).unwrap_or(0)).sum();
     }
@@ -139,6 +130,47 @@ pub fn read_topic(
     Ok(extent)
 }
 
+/// Gives every record that comes into a topic from now on, in the order of each partition, for as long as `goes_on` says
+/// so, which is asked several times a second. Brokers that are away are waited for.
+///
+/// # Errors
+/// When there is no such topic, brokers refuse us, or the topic cannot be found out about at the start.
+pub fn follow_topic(
+    clients: &KafkaClients,
+    topic: &str,
+    isolation: Isolation,
+    goes_on: impl Fn() -> bool,
+    mut record: impl FnMut(&BorrowedMessage<'_>),
+) -> Result<(), ReadError> {
+    let context = clients.context();
+    let failed = |error: KafkaError| failed(&context, topic, error);
+    let consumer = consumer(clients, context.clone(), isolation).map_err(failed)?;
+    let mut from = TopicPartitionList::new();
+    for (partition, (_, end)) in bounds(&consumer, topic).map_err(failed)?.into_iter().enumerate() {
+        from.add_partition_offset(topic, number(partition), Offset::Offset(end)).map_err(failed)?;
+    }
+    consumer.assign(&from).map_err(failed)?;
+    while goes_on() {
+        match consumer.poll(POLL) {
+            Some(Ok(message)) => record(&message),
+            Some(Err(error)) if context.refusal().is_some() => return Err(failed(error)),
+            Some(Err(_)) | None => {}
+        }
+    }
+    Ok(())
+}
+
+/// What an error of the client means, in the light of what brokers have said meanwhile.
+fn failed(context: &KafkaContext, topic: &str, error: KafkaError) -> ReadError {
+    match (context.refusal(), error.rdkafka_error_code()) {
+        (Some(refusal), _) => ReadError::Refused(refusal),
+        (None, Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic)) => {
+            ReadError::NoTopic(topic.to_owned())
+        }
+        _ => ReadError::Failed { topic: topic.to_owned(), error },
+    }
+}
+
 fn consumer(
     clients: &KafkaClients,
     context: KafkaContext,
@@ -158,12 +190,17 @@ fn consumer(
 
 /// The first offset of every partition and the one after its last, as the consumer's isolation sees it.
 fn bounds(consumer: &BaseConsumer<KafkaContext>, topic: &str) -> Result<Vec<(i64, i64)>, KafkaError> {
+    let all = 0..partitions(consumer, topic)?;
+    all.map(|partition| consumer.fetch_watermarks(topic, partition, PATIENCE)).collect()
+}
+
+/// How many partitions a topic has.
+fn partitions(consumer: &BaseConsumer<KafkaContext>, topic: &str) -> Result<i32, KafkaError> {
     let metadata = consumer.fetch_metadata(Some(topic), PATIENCE)?;
-    let partitions = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
-    if partitions == 0 {
-        return Err(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownTopicOrPartition));
+    match metadata.topics().first().map_or(0, |topic| topic.partitions().len()) {
+        0 => Err(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownTopicOrPartition)),
+        count => Ok(number(count)),
     }
-    (0..partitions).map(|partition| consumer.fetch_watermarks(topic, number(partition), PATIENCE)).collect()
 }
 
 fn number(partition: usize) -> i32 {
@@ -171,17 +208,17 @@ fn number(partition: usize) -> i32 {
 }
 
 /// Whether a reader of committed records would be given one at or behind `offset`. Marks of transactions, which nobody is
-/// given, do not count; nor does what an open transaction holds back.
+/// given, do not count; nor does what an open transaction holds back. A partition that the topic does not have, has none.
 ///
 /// # Errors
 /// When it cannot be found out.
 pub fn has_more(clients: &KafkaClients, topic: &str, partition: i32, offset: i64) -> Result<bool, ReadError> {
     let context = clients.context();
-    let failed = |error: KafkaError| match context.refusal() {
-        Some(refusal) => ReadError::Refused(refusal),
-        None => ReadError::Failed { topic: topic.to_owned(), error },
-    };
+    let failed = |error: KafkaError| failed(&context, topic, error);
     let consumer = consumer(clients, context.clone(), Isolation::Committed).map_err(failed)?;
+    if partition >= partitions(&consumer, topic).map_err(failed)? {
+        return Ok(false);
+    }
     let (low, high) = consumer.fetch_watermarks(topic, partition, PATIENCE).map_err(failed)?;
     // A topic that was made anew ends before an old position.
     if offset >= high {

@@ -1,5 +1,7 @@
 //! Functions behind the Invoke API: `cargo lambda watch`.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -10,6 +12,9 @@ use tokio::net::TcpStream;
 
 use crate::core::{Outcome, PAYLOAD_BYTES};
 use crate::invoker::{Invoker, outcome_of};
+
+/// No function of Lambda's may take longer.
+const LONGEST: Duration = Duration::from_mins(15);
 
 /// What came back from an invocation.
 #[derive(Clone, Debug)]
@@ -65,7 +70,8 @@ impl HttpInvoker {
         if event.len() > PAYLOAD_BYTES {
             return Err(format!("the event has {} bytes, {PAYLOAD_BYTES} are allowed", event.len()));
         }
-        let answer = invoke(&self.authority, &self.function, event.into()).await?;
+        let answer = tokio::time::timeout(LONGEST, invoke(&self.authority, &self.function, event.into()));
+        let answer = answer.await.map_err(|_| format!("no answer within {} min", LONGEST.as_secs() / 60))??;
         // Lambda answers 200 also when the function fails, cargo-lambda 500, or 408 after its time limit.
         if answer.status != 200 || answer.function_error {
             let body = String::from_utf8_lossy(&answer.body).chars().take(500).collect::<String>();

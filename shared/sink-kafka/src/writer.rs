@@ -1,18 +1,14 @@
 //! The producer of one task. Everything here blocks.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use payguard_engine::store::{SinkBatch, SinkPosition, SinkRecord, SinkReply};
 use payguard_engine::{StoreError, StoreErrorKind};
-use payguard_kafka::rdkafka::client::{ClientContext, OAuthToken};
-use payguard_kafka::rdkafka::config::RDKafkaLogLevel;
 use payguard_kafka::rdkafka::consumer::{BaseConsumer, Consumer};
 use payguard_kafka::rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
-use payguard_kafka::rdkafka::message::DeliveryResult;
-use payguard_kafka::rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext};
-use payguard_kafka::rdkafka::{Message, Offset, TopicPartitionList};
-use payguard_kafka::{KafkaClients, KafkaContext};
+use payguard_kafka::rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use payguard_kafka::rdkafka::{Offset, TopicPartitionList};
+use payguard_kafka::{Deliveries, KafkaClients, KafkaContext};
 
 use crate::failure::{Class, class, failed};
 use crate::position::{Part, PositionError, from_parts, to_parts};
@@ -46,7 +42,7 @@ impl Writer {
     /// task stands.
     pub(crate) fn open(clients: &KafkaClients, options: &KafkaSinkOptions, name: &str) -> Result<Writer, StoreError> {
         let id = format!("{}-{}", options.transactional_id_prefix, name.replace('/', "-"));
-        let context = Deliveries { context: clients.context(), failed: Mutex::default() };
+        let context = Deliveries::new(clients.context());
         let producer: BaseProducer<Deliveries> = clients
             .config()
             .set("transactional.id", &id)
@@ -110,6 +106,9 @@ impl Writer {
 
     fn transact(&self, records: &[SinkRecord], parts: &[Part]) -> Result<(), (&'static str, KafkaError)> {
         let producer = &self.producer;
+        // What was refused while nothing was written counts no more; what is refused now will be told anew.
+        producer.poll(POLL);
+        producer.context().context.accepted();
         producer.begin_transaction().map_err(|e| ("begin transaction", e))?;
         for record in records {
             self.send(record).map_err(|e| ("produce", e))?;
@@ -154,10 +153,7 @@ impl Writer {
                 return Err(KafkaError::MessageProduction(RDKafkaErrorCode::MessageTimedOut));
             }
         }
-        match context.failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            None => Ok(()),
-            Some(error) => Err(error),
-        }
+        context.take_failure().map_or(Ok(()), Err)
     }
 
     fn unusable(&self, error: &PositionError) -> StoreError {
@@ -230,42 +226,4 @@ fn repeatedly<T>(
 
 fn invalid(operation: &'static str, target: &str, detail: &str) -> StoreError {
     StoreError::new(StoreErrorKind::Invalid, operation, target, detail)
-}
-
-/// Hears what became of records.
-struct Deliveries {
-    context: KafkaContext,
-    /// The first failure of the transaction.
-    failed: Mutex<Option<KafkaError>>,
-}
-
-impl ClientContext for Deliveries {
-    const ENABLE_REFRESH_OAUTH_TOKEN: bool = KafkaContext::ENABLE_REFRESH_OAUTH_TOKEN;
-
-    fn log(&self, level: RDKafkaLogLevel, fac: &str, message: &str) {
-        self.context.log(level, fac, message);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        self.context.error(error, reason);
-    }
-
-    fn generate_oauth_token(&self, config: Option<&str>) -> Result<OAuthToken, Box<dyn std::error::Error>> {
-        self.context.generate_oauth_token(config)
-    }
-}
-
-impl ProducerContext for Deliveries {
-    type DeliveryOpaque = ();
-
-    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
-        if let Err((error, message)) = result {
-            let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-            if failed.is_none() {
-                let bytes = message.payload_len();
-                tracing::error!(topic = message.topic(), bytes, %error, "a record was not written");
-                *failed = Some(error.clone());
-            }
-        }
-    }
 }

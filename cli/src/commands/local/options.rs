@@ -6,6 +6,8 @@ use payguard_mapping::core::{Limits, PAYLOAD_BYTES};
 use payguard_mapping::{Faults, MappingOptions, StartPosition};
 use payguard_topology::Config;
 
+use super::PATIENCE;
+
 #[derive(clap::Args)]
 #[command(next_help_heading = "Event source mapping")]
 pub(crate) struct MappingArgs {
@@ -52,8 +54,6 @@ pub(crate) struct MappingArgs {
 
 /// The longest pause of a mapping, as a fault.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// How long brokers are waited for at the start.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// The pause before a first repetition, milliseconds.
 const BACKOFF_MS: i64 = 100;
 
