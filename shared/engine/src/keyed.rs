@@ -150,6 +150,10 @@ impl<Out> Context<Out> for KeyContext<'_, '_, Out> {
         self.timers.remove(domain, time);
     }
 
+    fn delete_all_timers(&mut self) {
+        *self.timers = Timers::default();
+    }
+
     fn emit(&mut self, event_time: EventTime, output: Out) {
         (self.emit)(self.out, event_time, output);
     }
@@ -200,10 +204,21 @@ impl<O: KeyedOperator> KeyedRunner<O> {
             TimerDomain::EventTime => out.watermark().0,
             TimerDomain::ProcessingTime => out.now().0,
         };
+        while self.fire_one(domain, due, out, emit) {}
+    }
+
+    /// Calls the earliest timer of a domain before it is due: for a host that has to give keys up. False when there is
+    /// none.
+    pub fn fire_earliest(&mut self, domain: TimerDomain, out: &mut Collector, emit: &mut Emit<'_, O::Output>) -> bool {
+        self.fire_one(domain, i64::MAX, out, emit)
+    }
+
+    /// Calls the first timer up to `due`, by (time, key); false when there is none.
+    fn fire_one(&mut self, domain: TimerDomain, due: i64, out: &mut Collector, emit: &mut Emit<'_, O::Output>) -> bool {
         loop {
             let slots = &self.slots;
             let by_key = |a: &SlotId, b: &SlotId| slots.text(*a).cmp(slots.text(*b));
-            let Some((time, id)) = self.queues.of_mut(domain).pop_due(due, by_key) else { break };
+            let Some((time, id)) = self.queues.of_mut(domain).pop_due(due, by_key) else { return false };
             let Some(slot) = self.slots.get_mut(id).filter(|slot| slot.timers.of(domain).contains(&time)) else {
                 continue;
             };
@@ -212,6 +227,7 @@ impl<O: KeyedOperator> KeyedRunner<O> {
             let mut context = KeyContext { slot: id, timers, queues, operator: O::ID, out, emit };
             self.operator.on_timer(&slot.key, domain, time, &mut slot.state, &mut context);
             self.handled(id);
+            return true;
         }
     }
 
