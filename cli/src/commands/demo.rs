@@ -20,7 +20,7 @@ use prost::Message;
 use super::generate::LoadArgs;
 use super::{rules, status, summary::Summary};
 use crate::Failure;
-use crate::config::ConfigArgs;
+use crate::config::{ConfigArgs, SystemArg};
 use crate::live::{AlertWatch, Screen};
 use crate::session::Session;
 
@@ -46,6 +46,8 @@ const REPORT: Duration = Duration::from_secs(5);
     mut_arg("travel", |arg| arg.default_value("0.002"))
 )]
 pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) system: SystemArg,
     /// How long payments are generated
     #[arg(long, default_value_t = 20)]
     seconds: u64,

@@ -365,11 +365,11 @@ pub const REPLAYS_HEADER: &str = "payguard-replays";
 
 /// A sink stage: turns stream records into what its topic or table holds.
 pub trait SinkLogic: Send + Sync {
-    /// Renders a record of input stream number `stream`.
+    /// Appends what a record of input stream number `stream` becomes: mostly one record.
     ///
     /// # Errors
     /// When the record does not decode.
-    fn render(&self, stream: usize, payload: &[u8]) -> Result<SinkRecord, DecodeError>;
+    fn render(&self, stream: usize, payload: &[u8], out: &mut Vec<SinkRecord>) -> Result<(), DecodeError>;
 }
 
 /// A delta of a whole stage: one part per operator that changed.
