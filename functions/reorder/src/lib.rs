@@ -30,11 +30,11 @@ struct Outputs {
     late: Option<usize>,
 }
 
-/// Makes the stage that reads sessions by arrival.
+/// Makes the stage that reads sessions by arrival and writes each through to the state table.
 #[must_use]
 pub fn make_a(config: &Config, topology: &Topology) -> MakeBody {
     let operator = ArrivalOrder { limits: config.connections.limits() };
-    make(config, topology, stage::REORDER_A, move || KeyedRunner::new(operator))
+    make(config, topology, stage::REORDER_A, move || KeyedRunner::new(operator).write_through())
 }
 
 /// Makes the stage that reads sessions by event time.

@@ -261,6 +261,11 @@ pub trait OperatorState: Send + Sync {
     /// Rough size of what `take_dirty_pages` would write.
     fn dirty_bytes(&self) -> usize;
 
+    /// Whether the pages are to be written after every commit, not at checkpoints.
+    fn writes_through(&self) -> bool {
+        false
+    }
+
     /// Keys held.
     fn keys(&self) -> usize;
 }
