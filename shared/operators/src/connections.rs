@@ -201,8 +201,8 @@ impl KeyedOperator for ArrivalOrder {
     }
 }
 
-#[cfg(test)]
-mod model;
+#[cfg(any(test, feature = "testing"))]
+pub mod model;
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]

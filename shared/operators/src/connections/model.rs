@@ -9,13 +9,14 @@ use super::{ReorderOutput, SessionLimits};
 const THREE_MINUTES: i64 = 180_000;
 
 /// All sessions of one task.
-pub(super) struct Model {
-    pub(super) limits: SessionLimits,
+pub struct Model {
+    limits: SessionLimits,
     /// `a` or `b`.
-    pub(super) variant: &'static str,
-    pub(super) watermark: i64,
-    pub(super) now: i64,
-    pub(super) outputs: Vec<ReorderOutput>,
+    variant: &'static str,
+    watermark: i64,
+    now: i64,
+    /// What came of it so far.
+    pub outputs: Vec<ReorderOutput>,
     sessions: BTreeMap<String, Known>,
 }
 
@@ -31,12 +32,15 @@ struct Known {
 }
 
 impl Model {
-    pub(super) fn new(variant: &'static str, limits: SessionLimits) -> Model {
+    /// No session, before every event, at processing time 0.
+    #[must_use]
+    pub fn new(variant: &'static str, limits: SessionLimits) -> Model {
         let (outputs, sessions) = (Vec::new(), BTreeMap::new());
         Model { limits, variant, watermark: i64::MIN, now: 0, outputs, sessions }
     }
 
-    pub(super) fn event(&mut self, event: &ConnectionEvent) {
+    /// An event arrives.
+    pub fn event(&mut self, event: &ConnectionEvent) {
         let over = event.event_time_ms + self.limits.gap_ms + THREE_MINUTES;
         if !self.sessions.contains_key(&event.session_id) && over <= self.watermark {
             self.outputs.push(ReorderOutput::Late(event.clone()));
@@ -48,8 +52,20 @@ impl Model {
         (known.seen, known.open) = (self.now, true);
     }
 
+    /// The watermark reached.
+    #[must_use]
+    pub fn watermark(&self) -> i64 {
+        self.watermark
+    }
+
+    /// The clock.
+    #[must_use]
+    pub fn now(&self) -> i64 {
+        self.now
+    }
+
     /// Closes and forgets what is due, the earliest first.
-    pub(super) fn watermark(&mut self, watermark: i64) {
+    pub fn advance_watermark(&mut self, watermark: i64) {
         self.watermark = self.watermark.max(watermark);
         loop {
             let due = |known: &Known| known.newest() + self.limits.gap_ms + if known.open { 0 } else { THREE_MINUTES };
@@ -64,7 +80,7 @@ impl Model {
     }
 
     /// Closes what was silent for three minutes and forgets what was silent for six, the earliest first.
-    pub(super) fn processing_time(&mut self, now: i64) {
+    pub fn advance_processing_time(&mut self, now: i64) {
         self.now = now;
         loop {
             let due = |known: &Known| known.seen + if known.open { THREE_MINUTES } else { 2 * THREE_MINUTES };
@@ -78,7 +94,9 @@ impl Model {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// How many sessions are remembered.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
         self.sessions.len()
     }
 

@@ -64,23 +64,23 @@ where
             Input::Watermark(by) => {
                 watermark += by;
                 harness.advance_watermark(EventTime(watermark));
-                if *by > 0 || model.watermark == i64::MIN {
-                    model.watermark(watermark);
+                if *by > 0 || model.watermark() == i64::MIN {
+                    model.advance_watermark(watermark);
                 }
             }
             Input::Clock(by) => {
-                let now = model.now + by;
+                let now = model.now() + by;
                 harness.advance_processing_time(ProcessingTime(now));
                 if *by > 0 {
-                    model.processing_time(now);
+                    model.advance_processing_time(now);
                 }
             }
             Input::Restart => harness.restart(),
         }
         let found: Vec<_> = harness.outputs().iter().map(|(_, output)| output.clone()).collect();
         prop_assert_eq!(&found, &model.outputs);
-        prop_assert_eq!(harness.key_count(), model.len());
-        prop_assert_eq!(harness.timer_count(TimerDomain::ProcessingTime), model.len());
+        prop_assert_eq!(harness.key_count(), model.sessions());
+        prop_assert_eq!(harness.timer_count(TimerDomain::ProcessingTime), model.sessions());
     }
     let events = inputs.iter().filter(|input| matches!(input, Input::Event(_))).count() as u64;
     prop_assert_eq!(harness.counter(counter::EVENTS) + harness.counter(counter::TOO_LATE), events);
