@@ -35,7 +35,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show the pipeline at work: generated payments through all stages, alerts as they come
+    /// Show the pipeline at work: generated payments or connection events through all stages, what is found as it comes
     Demo(commands::demo::Args),
     /// Process files of payments or of connection events to their end; the outputs are the same however often it is killed and run again
     Run(commands::run::Args),
