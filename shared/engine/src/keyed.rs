@@ -40,6 +40,9 @@ const MAX_DEPTH: u8 = 16;
 /// Prefixes of pages by key group.
 type PagesByGroup = BTreeMap<u32, BTreeSet<u32>>;
 
+/// Keys by key group and prefix of their page.
+type KeysByPage = HashMap<(u32, u32), SmallVec<[SlotId; 1]>>;
+
 /// The timers of all keys. May hold timers that were deleted since; a timer counts only if the key's set has it.
 #[derive(Default)]
 struct Queues {
@@ -86,7 +89,7 @@ struct PageLayout {
     /// Pages of a split that the table still has: the next flush writes all that replaces them.
     left_behind: Vec<(u32, String)>,
     /// The keys of every page, for a runner that writes through.
-    through: Option<HashMap<(u32, u32), SmallVec<[SlotId; 1]>>>,
+    through: Option<KeysByPage>,
 }
 
 impl PageLayout {

@@ -183,7 +183,7 @@ impl ConnectionSource {
     }
 
     /// The record that arrives next, a line without its end.
-    pub fn next(&mut self) -> &str {
+    pub fn next_record(&mut self) -> &str {
         // What arrives before the next session begins is known.
         while self.underway.peek().is_none_or(|Reverse(first)| first.arrives_ms > self.now_ms()) {
             self.begin_session();
@@ -305,7 +305,7 @@ pub fn write_connections(
     fs::create_dir_all(dir)?;
     let mut file = BufWriter::with_capacity(BUFFER, File::create(dir.join(CONNECTIONS_FILE))?);
     for written in 1..=config.records {
-        file.write_all(source.next().as_bytes())?;
+        file.write_all(source.next_record().as_bytes())?;
         file.write_all(b"\n")?;
         if written % PROGRESS_EVERY == 0 && written != config.records {
             progress(written);

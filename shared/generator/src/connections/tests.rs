@@ -6,7 +6,7 @@ use super::*;
 
 fn lines(config: &ConnectionConfig, count: usize) -> Vec<String> {
     let mut source = ConnectionSource::new(config).expect("a valid configuration");
-    (0..count).map(|_| source.next().to_owned()).collect()
+    (0..count).map(|_| source.next_record().to_owned()).collect()
 }
 
 fn event(line: &str) -> Result<ConnectionEvent, ConnectionReason> {
