@@ -3,7 +3,7 @@
 SHELL := bash
 PAYGUARD := target/release/payguard
 
-.PHONY: help demo test sim sim-long teeth chaos lint build setup oracle bench clean
+.PHONY: help demo test sim sim-long teeth chaos lint build setup oracle bench bench-connections clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,6 +44,9 @@ oracle: build ## Compare outputs with the Apache Flink peer, record by record (n
 
 bench: build ## Measure throughput and cost beside the Apache Flink peer (its half needs ../shared)
 	@python3 scripts/bench.py $(BENCH)
+
+bench-connections: build ## Measure the connections pipeline: variant b over 20 million events, and a
+	@python3 scripts/bench_connections.py $(BENCH)
 
 clean: ## Remove build products and the demo's outputs
 	@cargo clean

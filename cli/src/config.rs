@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use payguard_topology::config::{RESERVED, Shards};
-use payguard_topology::{Config, ConfigError};
+use payguard_topology::{Config, ConfigError, System};
 
 /// Read when it is in the working directory and no other file is named.
 const DEFAULT_FILE: &str = "payguard.toml";
@@ -21,8 +21,27 @@ pub(crate) fn keep_first(config: &Config, state: &Path) -> std::io::Result<()> {
     if state.join(STATE_FILE).exists() { Ok(()) } else { keep(config, state) }
 }
 
+/// What is processed, for commands that begin something.
+#[derive(clap::Args)]
+pub(crate) struct SystemArg {
+    /// What is processed: payments or connections [default: payments]
+    #[arg(long = "pipeline", value_name = "PIPELINE", value_parser = system)]
+    pub(crate) system: Option<System>,
+}
+
+fn system(text: &str) -> Result<System, String> {
+    match text {
+        "payments" => Ok(System::Payments),
+        "connections" => Ok(System::Connections),
+        _ => Err("expected payments or connections".to_owned()),
+    }
+}
+
 #[derive(clap::Args)]
 pub(crate) struct ConfigArgs {
+    /// What the command line says is processed.
+    #[arg(skip)]
+    pub(crate) system: Option<System>,
     /// Configuration file [default: payguard.toml if it exists]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Configuration")]
     config: Option<PathBuf>,
@@ -60,7 +79,10 @@ pub(crate) struct ConfigArgs {
 
 impl ConfigArgs {
     /// The effective configuration, on top of a command's own defaults.
-    pub(crate) fn load(&self, base: Config) -> Result<Config, ConfigError> {
+    pub(crate) fn load(&self, mut base: Config) -> Result<Config, ConfigError> {
+        if let Some(system) = self.system.filter(|_| base.pipeline == base.system.default_name()) {
+            base.pipeline = system.default_name().to_owned();
+        }
         let default = Path::new(DEFAULT_FILE);
         let file = self.config.as_deref().or_else(|| default.exists().then_some(default));
         base.load(file, std::env::vars(), &RESERVED, &self.overrides())
@@ -91,6 +113,7 @@ impl ConfigArgs {
     fn overrides(&self) -> Vec<(String, String)> {
         let mut overrides = self.set.clone();
         let mut set = |key: &str, value: Option<String>| overrides.extend(value.map(|v| (key.to_owned(), v)));
+        set("system", self.system.map(|system| system.name().to_owned()));
         set("rules.velocity_max_payments", self.velocity_max_payments.map(|n| n.to_string()));
         set("rules.amount_spike_limit_minor", self.amount_spike_limit_minor.map(|n| n.to_string()));
         set("detail_language", self.detail_language.clone());

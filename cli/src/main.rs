@@ -14,31 +14,35 @@ mod session;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use payguard_topology::System;
 
 /// Every record makes a few short-lived values in one thread that die in another, which this allocator is good at.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// PayGuard: card fraud detection on streams of payments; exactly once, without a cluster.
+/// PayGuard: card fraud detection on streams of payments, and verdicts on connection attempts; exactly once, without a
+/// cluster.
 #[derive(Parser)]
 #[command(name = "payguard", version, arg_required_else_help = true)]
 struct Cli {
     #[command(flatten)]
     config: config::ConfigArgs,
+    #[command(flatten)]
+    system: config::SystemArg,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show the pipeline at work: generated payments through all stages, alerts as they come
+    /// Show the pipeline at work: generated payments or connection events through all stages, what is found as it comes
     Demo(commands::demo::Args),
-    /// Process files of payments to their end; the outputs are the same however often it is killed and run again
+    /// Process files of payments or of connection events to their end; the outputs are the same however often it is killed and run again
     Run(commands::run::Args),
-    /// Send generated payments and confirmations to the topics of a Kafka cluster, as they would come
+    /// Send generated payments and confirmations, or connection events, to the topics of a Kafka cluster, as they would come
     #[cfg(feature = "kafka")]
     Produce(commands::produce::Args),
-    /// Write files of generated payments (and confirmations)
+    /// Write files of generated payments (and confirmations), or of connection events
     Generate(commands::generate::Args),
     /// Save a pipeline without stopping it, and begin new ones from there
     Savepoint(commands::savepoint::Args),
@@ -89,7 +93,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let mut cli = Cli::parse();
+    cli.config.system = cli.command.system().or(cli.system.system);
     let log = tracing_subscriber::EnvFilter::try_from_env("RUST_LOG");
     tracing_subscriber::fmt()
         .with_env_filter(log.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,dynoxide=error")))
@@ -104,6 +109,19 @@ fn main() -> ExitCode {
     }
 }
 
+impl Command {
+    /// What a command is told to process.
+    fn system(&self) -> Option<System> {
+        match self {
+            Command::Demo(args) => args.system.system,
+            Command::Run(args) => args.system.system,
+            Command::Generate(args) => args.system.system,
+            Command::Topology(args) => args.system.system,
+            _ => None,
+        }
+    }
+}
+
 /// What a command fails with: shown to a person, with all its causes.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -113,7 +131,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Run(args) => commands::run::run(&args, &cli.config),
         #[cfg(feature = "kafka")]
         Command::Produce(args) => commands::produce::run(&args, &cli.config),
-        Command::Generate(args) => commands::generate::run(&args),
+        Command::Generate(args) => commands::generate::run(&args, &cli.config),
         Command::Savepoint(args) => commands::savepoint::run(&args, &cli.config),
         Command::State(args) => commands::state::run(&args, &cli.config),
         Command::DiffState(args) => Ok(commands::diff_state::run(&args, &cli.config)),

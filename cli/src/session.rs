@@ -18,10 +18,10 @@ use payguard_local::stores::{self, Connection};
 #[cfg(feature = "kafka")]
 use payguard_postgres::{DatabaseSettings, Patience, PostgresSink};
 use payguard_sink_file::FileSink;
-use payguard_topology::Config;
 use payguard_topology::begun::as_begun;
 #[cfg(feature = "kafka")]
 use payguard_topology::stage;
+use payguard_topology::{Config, System};
 
 use crate::{Failure, config, savepoints};
 
@@ -59,7 +59,8 @@ impl Session {
             Some(path) => Arc::new(FileDirectory::open(path)?),
             None => Arc::new(SeededDirectory),
         };
-        let topics: Vec<&str> = payguard_publish::TOPICS.into_iter().chain([payguard_totals::TABLE]).collect();
+        let tables = (config.system == System::Payments).then_some(payguard_totals::TABLE);
+        let topics: Vec<&str> = payguard_publish::topics(&config).iter().copied().chain(tables).collect();
         let sink = Arc::new(FileSink::open(out, &topics, observer)?);
         Session::open_with(config, state, (Outputs::Files, sink), directory, first).await
     }

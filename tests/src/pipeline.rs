@@ -346,7 +346,7 @@ fn body(world: &SimWorld, setup: &Setup, topology: &Topology, id: &StageId) -> O
         stage::COMBINE => Some(payguard_combine::make(config, topology)),
         stage::RULES => Some(payguard_rules::make(config, topology)),
         stage::MATCH => Some(payguard_match::make(config, topology)),
-        stage::PUBLISH => Some(payguard_publish::make(topology, Arc::new(world.clone()))),
+        stage::PUBLISH => Some(payguard_publish::make(config, topology, Arc::new(world.clone()))),
         stage::TOTALS => Some(payguard_totals::make(Arc::new(world.clone()))),
         _ => None,
     }

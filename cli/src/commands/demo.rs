@@ -1,4 +1,6 @@
-//! `payguard demo`: generated payments through all stages, live.
+//! `payguard demo`: generated payments, or connection events, through all stages, live.
+
+mod connections;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,13 +16,13 @@ use payguard_engine::task::source::{Backlog, SourceTask};
 use payguard_generator::PaymentSource;
 use payguard_local::runner::{LocalPipeline, Running};
 use payguard_model::{EventTime, RuleConfig};
-use payguard_topology::{Config, progress};
+use payguard_topology::{Config, System, progress};
 use prost::Message;
 
-use super::generate::LoadArgs;
+use super::generate::{ConnectionArgs, LoadArgs};
 use super::{rules, status, summary::Summary};
 use crate::Failure;
-use crate::config::ConfigArgs;
+use crate::config::{ConfigArgs, SystemArg};
 use crate::live::{AlertWatch, Screen};
 use crate::session::Session;
 
@@ -46,7 +48,9 @@ const REPORT: Duration = Duration::from_secs(5);
     mut_arg("travel", |arg| arg.default_value("0.002"))
 )]
 pub(crate) struct Args {
-    /// How long payments are generated
+    #[command(flatten)]
+    pub(crate) system: SystemArg,
+    /// How long records are generated
     #[arg(long, default_value_t = 20)]
     seconds: u64,
     /// Folder for the outputs; those of an earlier demo are replaced
@@ -54,6 +58,8 @@ pub(crate) struct Args {
     out: PathBuf,
     #[command(flatten)]
     load: LoadArgs,
+    #[command(flatten)]
+    connections: ConnectionArgs,
 }
 
 pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure> {
@@ -62,7 +68,11 @@ pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure>
     base.rules.amount_spike_limit_minor = AMOUNT_SPIKE_LIMIT_MINOR;
     let config = config.load(base)?;
     make_room(&args.out)?;
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(show(args, config))
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    match config.system {
+        System::Payments => runtime.block_on(show(args, config)),
+        System::Connections => runtime.block_on(connections::show(args, config)),
+    }
 }
 
 /// Removes the outputs of an earlier demo; anything else in the folder is left alone and is an error.

@@ -11,13 +11,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::try_join;
+use futures_util::FutureExt;
+use futures_util::future::{OptionFuture, try_join};
 use payguard_aws::event::{BatchResponse, StageEvent};
 use payguard_kafka::{KafkaClients, KafkaSettings};
 use payguard_lambda::{BroadcastHost, Host, SourceHost};
 use payguard_local::runner::LocalPipeline;
 use payguard_mapping::{FailureFolder, FnInvoker, HttpInvoker, Invoker, Mapping, MappingOptions, Summary};
-use payguard_topology::{Config, stage};
+use payguard_topology::{Config, System, stage};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -92,8 +93,8 @@ async fn serve(args: &Args, config: Config) -> Result<ExitCode, Failure> {
 async fn with_partitions(mut config: Config, clients: &KafkaClients) -> Result<Config, Failure> {
     let there = clients.check(PATIENCE).await?;
     if config.source.partitions == 0 {
-        let all = [&config.source.topic, &config.source.confirmations_topic];
-        config.source.partitions = all.into_iter().filter_map(|topic| there.get(topic)).copied().max().unwrap_or(0);
+        let all = source_topics(&config).into_iter();
+        config.source.partitions = all.filter_map(|topic| there.get(&topic)).copied().max().unwrap_or(0);
     }
     Ok(config)
 }
@@ -112,17 +113,22 @@ async fn serve_here(
     let observer = observer.map(|watch| watch as _);
     let session = Session::open_outside(config, &args.state, &args.out, clients.clone(), observer).await?;
     let pipeline = &session.pipeline;
-    pipeline.control().begin().await?;
-    let (parse, control) = (Arc::new(parse_host(pipeline)), Arc::new(control_host(pipeline)));
+    let control = pipeline.control_if_any();
+    if let Some(control) = &control {
+        control.begin().await?;
+    }
+    let parse = Arc::new(parse_host(pipeline));
     say!(
-        "{} reads {}; alerts go to {}; state in {}; Ctrl-C ends it",
+        "{} reads {}; {} go to {}; state in {}; Ctrl-C ends it",
         pipeline.config.pipeline,
         topics(&pipeline.config).join(", "),
-        pipeline.config.publish.alerts_topic,
+        if control.is_some() { "alerts" } else { "verdicts" },
+        pipeline.config.main_output_topic(),
         args.state.display()
     );
     let mut running = pipeline.start();
-    let mappings = map(args, &pipeline.config, clients, here(parse.clone()), here(control), stopped);
+    let control = control.map(|_| here(Arc::new(control_host(pipeline))));
+    let mappings = map(args, &pipeline.config, clients, (here(parse.clone()), control), stopped);
     let ended = tokio::select! {
         ended = mappings => ended,
         failed = running.finished() => Err(match failed {
@@ -148,47 +154,58 @@ async fn serve_functions(
 ) -> Result<Summary, Failure> {
     let of = |stage: &str| Arc::new(HttpInvoker::new(functions, stage, true)) as Arc<dyn Invoker>;
     say!("{} reads {} and invokes {functions}; Ctrl-C ends it", config.pipeline, topics(config).join(", "));
-    let mappings = map(args, config, clients, of(stage::PARSE), of(stage::CONTROL), stopped);
+    let control = rules_topic(config).map(|_| of(stage::CONTROL));
+    let mappings = map(args, config, clients, (of(stage::PARSE), control), stopped);
     tokio::select! {
         ended = mappings => ended,
         () = tick_functions(functions) => Err("the clock has stopped".into()),
     }
 }
 
-/// Both mappings until they are stopped; what they did, added up.
+/// The mapping of `parse`, and that of `control` if there is one, until they are stopped; what they did, added up.
 async fn map(
     args: &Args,
     config: &Config,
     clients: &KafkaClients,
-    parse: Arc<dyn Invoker>,
-    control: Arc<dyn Invoker>,
+    (parse, control): (Arc<dyn Invoker>, Option<Arc<dyn Invoker>>),
     stopped: watch::Receiver<bool>,
 ) -> Result<Summary, Failure> {
-    let [payments, rules] = args.mapping.of(config, topics(config));
     let run = |options: MappingOptions, invoker| {
         let mut stopped = stopped.clone();
         let failures = Arc::new(FailureFolder::new(args.out.join("given-up").join(&options.group)));
         let shutdown = async move { drop(stopped.wait_for(|stopped| *stopped).await) };
         Mapping::run(clients, options, invoker, failures, shutdown)
     };
-    let (payments, rules) = try_join(run(payments, parse), run(rules, control)).await?;
+    let source = run(args.mapping.of_parse(config, source_topics(config)), parse);
+    let rules = control.zip(rules_topic(config));
+    let rules = OptionFuture::from(rules.map(|(invoker, topic)| run(args.mapping.of_control(config, topic), invoker)));
+    let (source, rules) = try_join(source, rules.map(Option::transpose)).await?;
+    let rules = rules.unwrap_or_default();
     Ok(Summary {
-        invocations: payments.invocations + rules.invocations,
-        failed: payments.failed + rules.failed,
-        delivered: payments.delivered + rules.delivered,
-        discarded: payments.discarded + rules.discarded,
+        invocations: source.invocations + rules.invocations,
+        failed: source.failed + rules.failed,
+        delivered: source.delivered + rules.delivered,
+        discarded: source.discarded + rules.discarded,
     })
 }
 
-/// The topics of `parse`, then the one of `control`.
-fn topics(config: &Config) -> Vec<String> {
-    let source = &config.source;
-    let mut topics = vec![source.topic.clone()];
+/// The topics of `parse`.
+fn source_topics(config: &Config) -> Vec<String> {
+    let mut topics = vec![config.main_topic().to_owned()];
     if config.has_confirmations() {
-        topics.push(source.confirmations_topic.clone());
+        topics.push(config.source.confirmations_topic.clone());
     }
-    topics.push(source.rules_topic.clone());
     topics
+}
+
+/// The topic of `control`, if the pipeline has rules.
+fn rules_topic(config: &Config) -> Option<String> {
+    (config.system == System::Payments).then(|| config.source.rules_topic.clone())
+}
+
+/// All topics that are read.
+fn topics(config: &Config) -> Vec<String> {
+    source_topics(config).into_iter().chain(rules_topic(config)).collect()
 }
 
 fn parse_host(pipeline: &LocalPipeline) -> SourceHost {

@@ -1,4 +1,4 @@
-//! `payguard produce`: payments into the topics of a Kafka cluster: generated ones, as they would come, or a file's.
+//! `payguard produce`: records into the topics of a Kafka cluster: generated ones, as they would come, or a file's.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use payguard_aws::system::SystemClock;
 use payguard_engine::store::Clock;
-use payguard_generator::PaymentSource;
+use payguard_generator::{ConnectionConfig, ConnectionSource, PaymentSource};
 use payguard_kafka::rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use payguard_kafka::rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use payguard_kafka::{Deliveries, KafkaClients, KafkaSettings};
-use payguard_topology::Config;
+use payguard_topology::{Config, System};
 
-use super::generate::LoadArgs;
+use super::generate::{ConnectionArgs, LoadArgs};
 use crate::Failure;
 use crate::config::ConfigArgs;
 use crate::text::grouped;
@@ -29,10 +29,10 @@ const CONNECT: Duration = Duration::from_secs(15);
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How long payments are sent
+    /// How long records are sent
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Send the lines of this file to the topic of payments instead, as they are and at once; - is standard input
+    /// Send the lines of this file instead, as they are and at once; - is standard input
     #[arg(long, value_name = "FILE")]
     lines: Option<PathBuf>,
     /// With --lines: all of them to this partition, in their order
@@ -40,6 +40,8 @@ pub(crate) struct Args {
     partition: Option<i32>,
     #[command(flatten)]
     load: LoadArgs,
+    #[command(flatten)]
+    connections: ConnectionArgs,
 }
 
 pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure> {
@@ -49,9 +51,10 @@ pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure>
     // What is sent again after an error is there once.
     let producer: BaseProducer<Deliveries> =
         clients.config().set("enable.idempotence", "true").create_with_context(Deliveries::new(clients.context()))?;
-    let done = match &args.lines {
-        Some(file) => send_lines(&producer, &config.source.topic, args.partition, file)?,
-        None => send_generated(&producer, args, &config)?,
+    let done = match (&args.lines, config.system) {
+        (Some(file), _) => send_lines(&producer, config.main_topic(), args.partition, file)?,
+        (None, System::Payments) => send_payments(&producer, args, &config)?,
+        (None, System::Connections) => send_connections(&producer, args, &config)?,
     };
     finish(&producer)?;
     say!("{done}");
@@ -59,10 +62,10 @@ pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure>
 }
 
 /// Sends generated payments and confirmations at their rate, and says how many.
-fn send_generated(producer: &BaseProducer<Deliveries>, args: &Args, config: &Config) -> Result<String, Failure> {
+fn send_payments(producer: &BaseProducer<Deliveries>, args: &Args, config: &Config) -> Result<String, Failure> {
     let mut generator = PaymentSource::new(&args.load.config())?;
-    let (began, mut sent, mut confirmed) = (Instant::now(), 0u64, 0u64);
-    for tick in 1..=args.seconds * TICKS_A_SECOND {
+    let (mut sent, mut confirmed) = (0u64, 0u64);
+    every_tick(producer, args.seconds, |tick| {
         let due = u64::from(args.load.rate) * tick / TICKS_A_SECOND;
         while sent < due {
             let record = generator.next_record(SystemClock.now().0);
@@ -74,13 +77,42 @@ fn send_generated(producer: &BaseProducer<Deliveries>, args: &Args, config: &Con
                 confirmed += 1;
             }
         }
+        Ok(())
+    })?;
+    Ok(format!("{} payments and {} confirmations sent", grouped(sent), grouped(confirmed)))
+}
+
+/// Sends generated connection events as they arrive, and says how many.
+fn send_connections(producer: &BaseProducer<Deliveries>, args: &Args, config: &Config) -> Result<String, Failure> {
+    let start_ms = SystemClock.now().0;
+    let mut generator = ConnectionSource::new(&ConnectionConfig { start_ms, ..args.connections.config(&args.load) })?;
+    every_tick(producer, args.seconds, |_| {
+        let now = SystemClock.now().0;
+        while let Some(line) = generator.next_until(now) {
+            send(producer, BaseRecord::to(&config.connections.topic).payload(line))?;
+        }
+        Ok(())
+    })?;
+    let summary = generator.summary();
+    Ok(format!("{} events of {} sessions sent", grouped(summary.records), grouped(summary.sessions)))
+}
+
+/// Calls `work` with the numbers of the ticks of so many seconds, each in its time.
+fn every_tick(
+    producer: &BaseProducer<Deliveries>,
+    seconds: u64,
+    mut work: impl FnMut(u64) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let began = Instant::now();
+    for tick in 1..=seconds * TICKS_A_SECOND {
+        work(tick)?;
         let next = TICK * u32::try_from(tick)?;
         while began.elapsed() < next {
             producer.poll(next.saturating_sub(began.elapsed()));
         }
         troubled(producer)?;
     }
-    Ok(format!("{} payments and {} confirmations sent", grouped(sent), grouped(confirmed)))
+    Ok(())
 }
 
 /// Sends every line of a file, and says how many.

@@ -1,4 +1,4 @@
-//! `payguard run`: files of payments, processed to their end.
+//! `payguard run`: files of payments or connection events, processed to their end.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,12 +10,12 @@ use payguard_local::bounded::{self, Inputs, Outcome};
 use payguard_local::embedded::EmbeddedStack;
 use payguard_local::file_source::FileSourceError;
 use payguard_local::runner::LocalPipeline;
-use payguard_topology::Config;
 use payguard_topology::config::AlignmentMode;
+use payguard_topology::{Config, System};
 
 use super::{savepoint, summary};
 use crate::Failure;
-use crate::config::ConfigArgs;
+use crate::config::{ConfigArgs, SystemArg};
 use crate::savepoints::{Named, SessionSinks, bring_back, folder_of, restored_in_words, take};
 use crate::session::Session;
 use crate::text::{chain, grouped};
@@ -25,8 +25,10 @@ const REDRAW: Duration = Duration::from_millis(250);
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Files of raw payments, one record a line; each file is a partition
-    #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
+    #[command(flatten)]
+    pub(crate) system: SystemArg,
+    /// Files of raw payments or connection events, one record a line; each file is a partition
+    #[arg(long, visible_alias = "input", required = true, num_args = 1.., value_name = "FILE")]
     payments: Vec<PathBuf>,
     /// File of confirmations; without it payments are not matched with any
     #[arg(long, value_name = "FILE")]
@@ -38,12 +40,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     merchants: Option<PathBuf>,
     /// Folder for the outputs, one JSONL file per topic or table
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, visible_alias = "output", value_name = "DIR")]
     out: PathBuf,
     /// Folder for the durable state; a run that was killed continues from it [default: in memory]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// Stop, without ending the input, once so many payments of every file are processed; run again to go on
+    /// Stop, without ending the input, once so many records of every file are processed; run again to go on
     #[arg(long, value_name = "N")]
     stop_after: Option<u64>,
     /// After stopping take a savepoint of this name and print its path
@@ -74,6 +76,10 @@ pub(crate) fn run(args: &Args, config: &ConfigArgs) -> Result<ExitCode, Failure>
     }
     let asked = config.asked_shards()?;
     let config = config.load(base)?;
+    let others = [("confirmations", &args.confirmations), ("rules", &args.rules), ("merchants", &args.merchants)];
+    if let (System::Connections, Some((name, _))) = (config.system, others.iter().find(|(_, file)| file.is_some())) {
+        return Err(format!("--{name}: the connections pipeline reads nothing but --input").into());
+    }
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(process(args, config, &asked))
 }
 
@@ -136,7 +142,7 @@ async fn stopped(args: &Args, session: Session, payments: u64) -> Result<ExitCod
         match args.json {
             true => say!("{}", serde_json::json!({ "stopped_after": payments })),
             false => {
-                say!("stopped after {} payments; the same command without --stop-after goes on", grouped(payments))
+                say!("stopped after {} records; the same command without --stop-after goes on", grouped(payments))
             }
         }
         return Ok(ExitCode::SUCCESS);

@@ -1,5 +1,7 @@
 //! What a run came to: records, outputs, resources, and whether everything adds up.
 
+mod connections;
+
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,11 +9,11 @@ use std::time::Duration;
 use payguard_aws::usage::UsageSnapshot;
 use payguard_engine::{Head, TaskId};
 use payguard_local::accounting::{self, Discrepancy};
-use payguard_model::Reason;
+use payguard_model::{ConnectionReason, Reason};
 use payguard_operators::matching::unconfirmed;
 use payguard_operators::sequences::{card_testing, impossible_travel};
 use payguard_operators::{amount_spike, blocked_country, velocity};
-use payguard_topology::{stage, stream};
+use payguard_topology::{System, stage, stream};
 use serde_json::json;
 
 use crate::session::Session;
@@ -49,6 +51,8 @@ pub(crate) struct Summary {
     alerts: Vec<(&'static str, u64)>,
     lookups: u64,
     lookup_failures: u64,
+    /// What the variants of the connections pipeline came to; the figures of payments are then 0.
+    variants: Option<connections::Variants>,
     outputs: Vec<(String, u64)>,
     out: PathBuf,
     elapsed: Duration,
@@ -68,10 +72,17 @@ impl Summary {
         let totals = accounting::totals(heads);
         let count = |stage: &str, name: &str| totals.get(stage).and_then(|c| c.get(name)).copied().unwrap_or(0);
         let written = |stage: &str, stream: &str| count(stage, &format!("{}{stream}", payguard_engine::task::IN));
+        let config = &session.pipeline.config;
+        let is_connections = config.system == System::Connections;
+        let reasons: Vec<&str> = match config.system {
+            System::Payments => Reason::ALL.iter().map(|r| r.code()).collect(),
+            System::Connections => ConnectionReason::ALL.iter().map(|r| r.code()).collect(),
+        };
         Summary {
+            variants: is_connections.then(|| connections::Variants::of(config, &count)),
             records,
             accepted: count(stage::PARSE, "parse.accepted"),
-            refused: Reason::ALL.iter().map(|r| (r.code(), count(stage::PARSE, &format!("parse.{r}")))).collect(),
+            refused: reasons.into_iter().map(|r| (r, count(stage::PARSE, &format!("parse.{r}")))).collect(),
             duplicates: count(stage::DEDUP, "deduplicate.duplicates"),
             late_events: count(stage::PARSE, "lateness-probe.late_events"),
             late_firings: count(stage::WINDOW, "merchant-stats-1m.late_firings"),
@@ -80,16 +91,7 @@ impl Summary {
             alerts: RULES.iter().map(|(stage, rule)| (*rule, count(stage, &format!("alerts.{rule}")))).collect(),
             lookups: count(stage::ENRICH, "enrich-alerts.lookups"),
             lookup_failures: count(stage::ENRICH, "enrich-alerts.lookup_failures"),
-            outputs: vec![
-                (payguard_publish::ALERTS_TOPIC.to_owned(), written(stage::PUBLISH, stream::ALERTS)),
-                (payguard_totals::TABLE.to_owned(), written(stage::TOTALS, stream::MERCHANT_STATS)),
-                (payguard_publish::SESSIONS_TOPIC.to_owned(), written(stage::PUBLISH, stream::CARD_SESSIONS)),
-                (payguard_publish::DLQ_TOPIC.to_owned(), written(stage::PUBLISH, stream::REJECTED)),
-                (payguard_publish::LATE_TOPIC.to_owned(), written(stage::PUBLISH, stream::TOO_LATE)),
-                (payguard_publish::CONFIRMED_TOPIC.to_owned(), written(stage::PUBLISH, stream::CONFIRMED)),
-                (payguard_publish::PROFILES_TOPIC.to_owned(), written(stage::PUBLISH, stream::CARD_PROFILES)),
-                (payguard_publish::REJECTED_RULES_TOPIC.to_owned(), written(stage::PUBLISH, stream::REJECTED_RULES)),
-            ],
+            outputs: if is_connections { connections::outputs(config, &written) } else { payment_outputs(&written) },
             out: out.to_owned(),
             elapsed,
             usage: session.usage.snapshot(),
@@ -107,22 +109,10 @@ impl Summary {
         for (reason, count) in self.refused.iter().filter(|r| r.1 > 0) {
             let _ = writeln!(text, "  refused    {:>12}  {reason}", grouped(*count));
         }
-        let _ = writeln!(text, "  duplicates {:>12}", grouped(self.duplicates));
-        let _ = writeln!(
-            text,
-            "  late       {:>12}  of these {} updated a total, {} were dropped by sessions",
-            grouped(self.late_events),
-            grouped(self.late_firings),
-            grouped(self.sessions_dropped)
-        );
-        for (counter, count) in self.dropped.iter().filter(|d| d.1 > 0) {
-            let _ = writeln!(text, "             {:>12}  {counter}", grouped(*count));
+        match &self.variants {
+            Some(variants) => variants.write(&mut text),
+            None => self.write_payments(&mut text),
         }
-        let alerts: Vec<String> =
-            self.alerts.iter().filter(|a| a.1 > 0).map(|(rule, count)| format!("{rule} {}", grouped(*count))).collect();
-        let _ = writeln!(text, "alerts: {}", if alerts.is_empty() { "none".to_owned() } else { alerts.join(", ") });
-        let (lookups, failures) = (grouped(self.lookups), grouped(self.lookup_failures));
-        let _ = writeln!(text, "merchants looked up: {lookups}, of these {failures} without an answer");
         let _ = writeln!(text, "written to {}", self.out.display());
         for (topic, count) in self.outputs.iter().filter(|o| o.1 > 0) {
             let _ = writeln!(text, "  {:>12}  {topic}.jsonl", grouped(*count));
@@ -146,12 +136,31 @@ impl Summary {
         text
     }
 
+    fn write_payments(&self, text: &mut String) {
+        let _ = writeln!(text, "  duplicates {:>12}", grouped(self.duplicates));
+        let _ = writeln!(
+            text,
+            "  late       {:>12}  of these {} updated a total, {} were dropped by sessions",
+            grouped(self.late_events),
+            grouped(self.late_firings),
+            grouped(self.sessions_dropped)
+        );
+        for (counter, count) in self.dropped.iter().filter(|d| d.1 > 0) {
+            let _ = writeln!(text, "             {:>12}  {counter}", grouped(*count));
+        }
+        let alerts: Vec<String> =
+            self.alerts.iter().filter(|a| a.1 > 0).map(|(rule, count)| format!("{rule} {}", grouped(*count))).collect();
+        let _ = writeln!(text, "alerts: {}", if alerts.is_empty() { "none".to_owned() } else { alerts.join(", ") });
+        let (lookups, failures) = (grouped(self.lookups), grouped(self.lookup_failures));
+        let _ = writeln!(text, "merchants looked up: {lookups}, of these {failures} without an answer");
+    }
+
     pub(crate) fn to_json(&self) -> String {
         let refused: serde_json::Map<String, serde_json::Value> =
             self.refused.iter().map(|(reason, count)| ((*reason).to_owned(), json!(count))).collect();
         let outputs: serde_json::Map<String, serde_json::Value> =
             self.outputs.iter().map(|(topic, count)| (topic.clone(), json!(count))).collect();
-        json!({
+        let mut figures = json!({
             "records": self.records,
             "seconds": self.elapsed.as_secs_f64(),
             "accepted": self.accepted,
@@ -176,9 +185,26 @@ impl Summary {
             "s3_get_bytes": self.usage.s3_get_bytes,
             "peak_memory_bytes": self.peak_memory,
             "unaccounted": self.discrepancies.iter().map(|d| &d.what).collect::<Vec<_>>(),
-        })
-        .to_string()
+        });
+        if let Some(variants) = &self.variants {
+            figures["variants"] = variants.to_json();
+        }
+        figures.to_string()
     }
+}
+
+/// The topics and the table of the anti-fraud pipeline.
+fn payment_outputs(written: &impl Fn(&str, &str) -> u64) -> Vec<(String, u64)> {
+    vec![
+        (payguard_publish::ALERTS_TOPIC.to_owned(), written(stage::PUBLISH, stream::ALERTS)),
+        (payguard_totals::TABLE.to_owned(), written(stage::TOTALS, stream::MERCHANT_STATS)),
+        (payguard_publish::SESSIONS_TOPIC.to_owned(), written(stage::PUBLISH, stream::CARD_SESSIONS)),
+        (payguard_publish::DLQ_TOPIC.to_owned(), written(stage::PUBLISH, stream::REJECTED)),
+        (payguard_publish::LATE_TOPIC.to_owned(), written(stage::PUBLISH, stream::TOO_LATE)),
+        (payguard_publish::CONFIRMED_TOPIC.to_owned(), written(stage::PUBLISH, stream::CONFIRMED)),
+        (payguard_publish::PROFILES_TOPIC.to_owned(), written(stage::PUBLISH, stream::CARD_PROFILES)),
+        (payguard_publish::REJECTED_RULES_TOPIC.to_owned(), written(stage::PUBLISH, stream::REJECTED_RULES)),
+    ]
 }
 
 /// Greatest resident size of this process so far; `None` where the system does not tell.

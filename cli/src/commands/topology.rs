@@ -5,11 +5,13 @@ use std::process::ExitCode;
 use payguard_topology::{Config, payguard};
 
 use crate::Failure;
-use crate::config::ConfigArgs;
+use crate::config::{ConfigArgs, SystemArg};
 use crate::text::print;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) system: SystemArg,
     /// Draw a Mermaid flow chart instead of text
     #[arg(long)]
     mermaid: bool,

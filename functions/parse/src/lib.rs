@@ -1,10 +1,11 @@
 //! Stage `parse`: raw records of a Kafka partition become payments or rejected records; those of the topic with
-//! confirmations become confirmations.
+//! confirmations become confirmations. In the connections pipeline, raw records become events of sessions.
 //!
 //! Every record goes to exactly one place: a stream, or a counter for a tombstone or for a confirmation that is none.
 //! Bad input never fails the stage.
 
 mod confirmations;
+mod connections;
 
 use std::sync::Arc;
 
@@ -12,11 +13,13 @@ use payguard_engine::StageId;
 use payguard_engine::logic::{Collector, SourceLogic, SourceRecord};
 use payguard_engine::task::source::MakeSource;
 use payguard_model::parse::raw_text;
-use payguard_model::{EventTime, ParsePolicy, Payment, Reason, RejectedRecord, parse_payment_into};
+use payguard_model::{ConnectionEvent, EventTime, ParsePolicy, Payment, RejectedRecord, parse_payment_into};
 use payguard_operators::lateness::LatenessProbe;
-use payguard_topology::{Config, Topology, stage, stream};
+use payguard_topology::connections::variants;
+use payguard_topology::{Config, System, Topology, stage, stream};
 
 use crate::confirmations::ParseConfirmations;
+use crate::connections::ParseConnections;
 
 /// Name of the operator in counters.
 const PARSE: &str = "parse";
@@ -30,7 +33,7 @@ const PERCENTILES: [(&str, f64); 3] =
 struct ParseStage {
     policy: ParsePolicy,
     payments: Option<usize>,
-    rejected: Option<usize>,
+    rejections: Rejections,
     probe: LatenessProbe,
     /// The partition whose records these are.
     partition: u32,
@@ -38,13 +41,38 @@ struct ParseStage {
     payment: Payment,
 }
 
+/// Where refused records go.
+#[derive(Clone, Copy)]
+struct Rejections {
+    output: Option<usize>,
+    /// A record may be so far ahead of the clock, milliseconds, and still move the watermark.
+    max_future_ms: Option<i64>,
+}
+
 /// Makes the stage for a configuration.
 #[must_use]
 pub fn make(config: &Config, topology: &Topology) -> MakeSource {
+    match config.system {
+        System::Payments => payments(config, topology),
+        System::Connections => connections(config, topology),
+    }
+}
+
+fn connections(config: &Config, topology: &Topology) -> MakeSource {
+    let outputs: Vec<usize> =
+        variants(config).filter_map(|v| topology.output(&StageId::new(stage::PARSE), v.events)).collect();
+    let rejections = Rejections::of(config, topology);
+    Arc::new(move |_| {
+        let event = ConnectionEvent::default();
+        Box::new(ParseConnections { outputs: outputs.clone(), rejections, event })
+    })
+}
+
+fn payments(config: &Config, topology: &Topology) -> MakeSource {
     let id = StageId::new(stage::PARSE);
     let policy = config.parse_policy();
     let payments = topology.output(&id, stream::PAYMENTS);
-    let rejected = topology.output(&id, stream::REJECTED);
+    let rejections = Rejections::of(config, topology);
     let confirmations = ParseConfirmations { output: topology.output(&id, stream::CONFIRMATIONS) };
     let confirmations_topic = config.source.confirmations_topic.clone();
     Arc::new(move |task| match task.topic_partition() {
@@ -52,7 +80,7 @@ pub fn make(config: &Config, topology: &Topology) -> MakeSource {
         partition => {
             let partition = partition.and_then(|(_, number)| u32::try_from(number).ok()).unwrap_or(0);
             let (probe, payment) = (LatenessProbe::default(), Payment::default());
-            Box::new(ParseStage { policy, payments, rejected, probe, partition, payment })
+            Box::new(ParseStage { policy, payments, rejections, probe, partition, payment })
         }
     })
 }
@@ -68,7 +96,7 @@ impl SourceLogic for ParseStage {
                 (self.payment.source_partition, self.payment.source_offset) = (self.partition, record.offset);
                 Some(self.accept(out))
             }
-            Err(reason) => self.reject(raw, reason, record, out),
+            Err(reason) => self.rejections.reject(raw, reason.code(), record, out),
         }
     }
 
@@ -95,18 +123,31 @@ impl ParseStage {
         }
         time
     }
+}
+
+impl Rejections {
+    fn of(config: &Config, topology: &Topology) -> Rejections {
+        let output = topology.output(&StageId::new(stage::PARSE), stream::REJECTED);
+        Rejections { output, max_future_ms: config.parse_policy().max_future_ms }
+    }
 
     /// A rejected record has no event time of its own: its Kafka timestamp moves the watermark, unless it is from the
     /// future beyond the bound that holds for payments.
-    fn reject(&self, raw: &[u8], reason: Reason, source: &SourceRecord<'_>, out: &mut Collector) -> Option<EventTime> {
+    fn reject(
+        self,
+        raw: &[u8],
+        reason: &'static str,
+        source: &SourceRecord<'_>,
+        out: &mut Collector,
+    ) -> Option<EventTime> {
         let (now, timestamp, replays) = (out.now(), source.timestamp, source.replays);
-        out.count(PARSE, reason.code(), 1);
-        if let Some(output) = self.rejected {
+        out.count(PARSE, reason, 1);
+        if let Some(output) = self.output {
             let record =
-                RejectedRecord { raw: raw_text(raw), reason: reason.code().to_owned(), rejected_at_ms: now.0, replays };
-            out.emit(output, reason.code(), timestamp.unwrap_or(EventTime(now.0)), &record);
+                RejectedRecord { raw: raw_text(raw), reason: reason.to_owned(), rejected_at_ms: now.0, replays };
+            out.emit(output, reason, timestamp.unwrap_or(EventTime(now.0)), &record);
         }
-        let bound = self.policy.max_future_ms.map_or(i64::MAX, |ms| now.0.saturating_add(ms));
+        let bound = self.max_future_ms.map_or(i64::MAX, |ms| now.0.saturating_add(ms));
         timestamp.filter(|t| t.0 <= bound)
     }
 }

@@ -1,12 +1,14 @@
 //! The topics of a Kafka cluster as the stage's sink.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use payguard_engine::store::SinkObserver;
 use payguard_kafka::KafkaClients;
 use payguard_sink_kafka::{KafkaSink, KafkaSinkOptions};
-use payguard_topology::Config;
+use payguard_topology::{Config, System};
 
+use crate::connections::{self, VARIANT_TOPICS, VERDICTS_TOPIC};
 use crate::{
     ALERTS_TOPIC, CONFIRMED_TOPIC, DLQ_TOPIC, LATE_TOPIC, PROFILES_TOPIC, REJECTED_RULES_TOPIC, SESSIONS_TOPIC,
 };
@@ -22,6 +24,24 @@ pub fn sink(clients: KafkaClients, config: &Config, observer: Option<Arc<dyn Sin
 
 /// The stage's topics by the names that the configuration gives them.
 fn options(config: &Config) -> KafkaSinkOptions {
+    match config.system {
+        System::Payments => payments(config),
+        System::Connections => connections(config),
+    }
+}
+
+fn connections(config: &Config) -> KafkaSinkOptions {
+    let verdicts = &config.connections.verdicts_topic;
+    let variants = VARIANT_TOPICS.map(|(variant, topic)| (topic.to_owned(), format!("{verdicts}.{variant}")));
+    let mut topics = BTreeMap::from(variants);
+    topics.insert(VERDICTS_TOPIC.to_owned(), verdicts.clone());
+    topics.insert(connections::DLQ_TOPIC.to_owned(), config.connections.dlq_topic.clone());
+    topics.insert(connections::LATE_TOPIC.to_owned(), config.connections.late_topic.clone());
+    let transactional_id_prefix = config.transactional_id_prefix();
+    KafkaSinkOptions { transactional_id_prefix, topics, position_topic: verdicts.clone() }
+}
+
+fn payments(config: &Config) -> KafkaSinkOptions {
     let publish = &config.publish;
     let topics = [
         (ALERTS_TOPIC, &publish.alerts_topic),
@@ -51,5 +71,14 @@ mod tests {
             assert_eq!(options.topics.get(topic).map(String::as_str), Some(topic));
         }
         assert_eq!((options.topics.len(), &*options.transactional_id_prefix), (TOPICS.len(), "payguard-alerts"));
+    }
+
+    #[test]
+    fn so_has_every_topic_of_the_connections_pipeline() {
+        let options = options(&Config { system: System::Connections, ..Config::default() });
+        for topic in connections::TOPICS {
+            assert_eq!(options.topics.get(topic).map(String::as_str), Some(topic));
+        }
+        assert_eq!((options.topics.len(), &*options.position_topic), (connections::TOPICS.len(), VERDICTS_TOPIC));
     }
 }

@@ -1,5 +1,6 @@
 //! Stage `publish`: everything bound for a topic leaves the pipeline here.
 
+pub mod connections;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 
@@ -11,7 +12,7 @@ use payguard_engine::store::{Sink, SinkRecord};
 use payguard_engine::task::consumer::{Body, MakeBody};
 use payguard_model::json::to_json;
 use payguard_model::{CardProfileOf, CardSession, ConfirmedPayment, FraudAlert, Payment, RejectedRecord, RejectedRule};
-use payguard_topology::{Topology, stage, stream};
+use payguard_topology::{Config, System, Topology, stage, stream};
 use prost::Message;
 
 /// Topic of refused records.
@@ -33,6 +34,15 @@ pub const REJECTED_RULES_TOPIC: &str = "rules.rejected";
 pub const TOPICS: [&str; 7] =
     [ALERTS_TOPIC, DLQ_TOPIC, LATE_TOPIC, SESSIONS_TOPIC, CONFIRMED_TOPIC, PROFILES_TOPIC, REJECTED_RULES_TOPIC];
 
+/// The topics that the stage of a pipeline writes.
+#[must_use]
+pub fn topics(config: &Config) -> &'static [&'static str] {
+    match config.system {
+        System::Payments => &TOPICS,
+        System::Connections => &connections::TOPICS,
+    }
+}
+
 type Render = fn(&[u8]) -> Result<SinkRecord, DecodeError>;
 
 /// How the records of each input stream are rendered.
@@ -42,7 +52,10 @@ struct PublishStage {
 
 /// Makes the stage for a topology and a sink.
 #[must_use]
-pub fn make(topology: &Topology, sink: Arc<dyn Sink>) -> MakeBody {
+pub fn make(config: &Config, topology: &Topology, sink: Arc<dyn Sink>) -> MakeBody {
+    if config.system == System::Connections {
+        return connections::make(config, topology, sink);
+    }
     let id = StageId::new(stage::PUBLISH);
     let renders: Vec<Render> = topology.inputs(&id).filter_map(|s| render_of(s.name)).collect();
     debug_assert_eq!(renders.len(), topology.inputs(&id).count(), "every stream to publish has a rendering");
@@ -63,9 +76,10 @@ fn render_of(name: &str) -> Option<Render> {
 }
 
 impl SinkLogic for PublishStage {
-    fn render(&self, stream: usize, payload: &[u8]) -> Result<SinkRecord, DecodeError> {
+    fn render(&self, stream: usize, payload: &[u8], out: &mut Vec<SinkRecord>) -> Result<(), DecodeError> {
         let render = self.renders.get(stream).ok_or_else(|| DecodeError(format!("no rendering of stream {stream}")))?;
-        render(payload)
+        out.push(render(payload)?);
+        Ok(())
     }
 }
 

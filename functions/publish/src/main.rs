@@ -6,7 +6,7 @@ use std::sync::Arc;
 use payguard_engine::store::Sink;
 use payguard_kafka::{KafkaClients, KafkaSettings};
 use payguard_lambda::StartError;
-use payguard_publish::{TOPICS, kafka};
+use payguard_publish::{kafka, topics};
 use payguard_topology::stage;
 
 fn main() -> ExitCode {
@@ -18,8 +18,8 @@ fn main() -> ExitCode {
                 let clients = clients.map_err(|error| StartError::Kafka(Box::new(error)))?;
                 Arc::new(kafka::sink(clients, &function.config, None))
             }
-            _ => function.options.open_sink(&TOPICS)?,
+            _ => function.options.open_sink(topics(&function.config))?,
         };
-        Ok(function.consumer(stage::PUBLISH, payguard_publish::make(&function.topology, sink)))
+        Ok(function.consumer(stage::PUBLISH, payguard_publish::make(&function.config, &function.topology, sink)))
     })
 }

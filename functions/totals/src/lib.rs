@@ -27,9 +27,10 @@ pub fn make(sink: Arc<dyn Sink>) -> MakeBody {
 }
 
 impl SinkLogic for TotalsStage {
-    fn render(&self, _stream: usize, payload: &[u8]) -> Result<SinkRecord, DecodeError> {
+    fn render(&self, _stream: usize, payload: &[u8], out: &mut Vec<SinkRecord>) -> Result<(), DecodeError> {
         let stats = MerchantStats::decode(payload)?;
         let key = format!("{}:{}", stats.merchant_id, stats.window_start_ms);
-        Ok(SinkRecord { topic: TABLE, key, value: to_json(&stats) })
+        out.push(SinkRecord { topic: TABLE, key, value: to_json(&stats) });
+        Ok(())
     }
 }

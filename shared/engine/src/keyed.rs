@@ -8,13 +8,18 @@
 //! beyond [`SPLIT_BYTES`] makes its key group go one level deeper. A page says "at this version, the keys with this
 //! prefix are exactly these". Loading applies pages by ascending version, each replacing its range: so a flush that
 //! stopped half-way, with some pages of the new depth and some of the old, loads correctly (INV-4).
+//!
+//! **Written through.** A runner can also write every key that a commit changed right after that commit, as applications
+//! do that keep their state in a store. Its pages have the greatest depth from the beginning, so that nearly every key
+//! has a page of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use payguard_model::{EventTime, KEY_GROUPS, ProcessingTime, key_group};
 use payguard_operators::{Context, KeyedOperator, TimerDomain, Timers};
 use prost::Message;
+use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
 
 mod entry;
@@ -22,7 +27,7 @@ pub(crate) mod export;
 mod slots;
 
 use self::entry::{Entries, Entry};
-use self::slots::{Key, SlotId, Slots};
+use self::slots::{Key, Slot, SlotId, Slots};
 use crate::logic::{Collector, DecodeError, DirtyPages, OperatorState, PageBody};
 use crate::page::Page;
 use crate::timer_queue::TimerQueue;
@@ -34,6 +39,9 @@ const MAX_DEPTH: u8 = 16;
 
 /// Prefixes of pages by key group.
 type PagesByGroup = BTreeMap<u32, BTreeSet<u32>>;
+
+/// Keys by key group and prefix of their page.
+type KeysByPage = HashMap<(u32, u32), SmallVec<[SlotId; 1]>>;
 
 /// The timers of all keys. May hold timers that were deleted since; a timer counts only if the key's set has it.
 #[derive(Default)]
@@ -80,10 +88,15 @@ struct PageLayout {
     dirty_bytes: usize,
     /// Pages of a split that the table still has: the next flush writes all that replaces them.
     left_behind: Vec<(u32, String)>,
+    /// The keys of every page, for a runner that writes through.
+    through: Option<KeysByPage>,
 }
 
 impl PageLayout {
     fn depth_of(&self, group: u32) -> u8 {
+        if self.through.is_some() {
+            return MAX_DEPTH;
+        }
         self.depth.get(group as usize).copied().unwrap_or(0)
     }
 
@@ -102,6 +115,31 @@ impl PageLayout {
     fn touch(&mut self, key: &str, group: u32, bytes: usize) {
         self.dirty.insert(self.page_of(key, group));
         self.dirty_bytes += bytes;
+    }
+
+    /// Notes that a slot is in use.
+    fn used<S>(&mut self, slot: &Slot<S>) {
+        if self.through.is_none() {
+            return;
+        }
+        let (page, id) = (self.page_of(&slot.key, slot.group), slot.id());
+        let keys = self.through.get_or_insert_default().entry(page).or_default();
+        if !keys.contains(&id) {
+            keys.push(id);
+        }
+    }
+
+    /// Notes that a slot is given up.
+    fn given_up<S>(&mut self, slot: &Slot<S>) {
+        let page = self.page_of(&slot.key, slot.group);
+        if let Some(pages) = &mut self.through
+            && let Some(keys) = pages.get_mut(&page)
+        {
+            keys.retain(|id| *id != slot.id());
+            if keys.is_empty() {
+                pages.remove(&page);
+            }
+        }
     }
 
     /// Goes one level deeper in the groups whose pages have outgrown the limit; returns the pages left behind.
@@ -150,6 +188,10 @@ impl<Out> Context<Out> for KeyContext<'_, '_, Out> {
         self.timers.remove(domain, time);
     }
 
+    fn delete_all_timers(&mut self) {
+        *self.timers = Timers::default();
+    }
+
     fn emit(&mut self, event_time: EventTime, output: Out) {
         (self.emit)(self.out, event_time, output);
     }
@@ -171,6 +213,13 @@ impl<O: KeyedOperator> KeyedRunner<O> {
             forgotten: Vec::new(),
             layout: PageLayout::default(),
         }
+    }
+
+    /// The same, written through.
+    #[must_use]
+    pub fn write_through(mut self) -> KeyedRunner<O> {
+        self.layout.through = Some(HashMap::new());
+        self
     }
 
     /// The operator, to change its settings between batches.
@@ -200,10 +249,21 @@ impl<O: KeyedOperator> KeyedRunner<O> {
             TimerDomain::EventTime => out.watermark().0,
             TimerDomain::ProcessingTime => out.now().0,
         };
+        while self.fire_one(domain, due, out, emit) {}
+    }
+
+    /// Calls the earliest timer of a domain before it is due: for a host that has to give keys up. False when there is
+    /// none.
+    pub fn fire_earliest(&mut self, domain: TimerDomain, out: &mut Collector, emit: &mut Emit<'_, O::Output>) -> bool {
+        self.fire_one(domain, i64::MAX, out, emit)
+    }
+
+    /// Calls the first timer up to `due`, by (time, key); false when there is none.
+    fn fire_one(&mut self, domain: TimerDomain, due: i64, out: &mut Collector, emit: &mut Emit<'_, O::Output>) -> bool {
         loop {
             let slots = &self.slots;
             let by_key = |a: &SlotId, b: &SlotId| slots.text(*a).cmp(slots.text(*b));
-            let Some((time, id)) = self.queues.of_mut(domain).pop_due(due, by_key) else { break };
+            let Some((time, id)) = self.queues.of_mut(domain).pop_due(due, by_key) else { return false };
             let Some(slot) = self.slots.get_mut(id).filter(|slot| slot.timers.of(domain).contains(&time)) else {
                 continue;
             };
@@ -212,6 +272,7 @@ impl<O: KeyedOperator> KeyedRunner<O> {
             let mut context = KeyContext { slot: id, timers, queues, operator: O::ID, out, emit };
             self.operator.on_timer(&slot.key, domain, time, &mut slot.state, &mut context);
             self.handled(id);
+            return true;
         }
     }
 
@@ -222,9 +283,11 @@ impl<O: KeyedOperator> KeyedRunner<O> {
             if slot.stored {
                 self.forgotten.push(slot.key.clone());
             }
+            self.layout.given_up(slot);
             self.slots.remove(id);
         } else if !slot.changed {
             slot.changed = true;
+            self.layout.used(slot);
             self.changed.push(id);
         }
     }
@@ -233,6 +296,9 @@ impl<O: KeyedOperator> KeyedRunner<O> {
     fn put(&mut self, entry: Entry) -> Result<(), DecodeError> {
         let Some(state) = entry.state else {
             if let Some(id) = self.slots.find(&entry.key) {
+                if let Some(slot) = self.slots.get_mut(id) {
+                    self.layout.given_up(slot);
+                }
                 self.slots.remove(id);
             }
             return Ok(());
@@ -242,6 +308,7 @@ impl<O: KeyedOperator> KeyedRunner<O> {
         slot.state = state;
         slot.timers = entry::timers(&entry.event_timers, &entry.processing_timers);
         slot.stored = true;
+        self.layout.used(slot);
         for time in &slot.timers.event {
             self.queues.event.push(*time, slot.id());
         }
@@ -259,9 +326,19 @@ impl<O: KeyedOperator> KeyedRunner<O> {
                 pages.insert((*group, *prefix), Entries::default());
             }
         }
-        for slot in self.slots.iter().filter(|slot| wanted.contains_key(&slot.group)) {
-            if let Some(page) = pages.get_mut(&self.layout.page_of(&slot.key, slot.group)) {
-                page.entries.push(Entry::of(&slot.key, &slot.state, &slot.timers));
+        match &self.layout.through {
+            Some(keys) => {
+                for (at, page) in &mut pages {
+                    let slots = keys.get(at).into_iter().flatten().filter_map(|id| self.slots.get(*id));
+                    page.entries.extend(slots.map(|slot| Entry::of(&slot.key, &slot.state, &slot.timers)));
+                }
+            }
+            None => {
+                for slot in self.slots.iter().filter(|slot| wanted.contains_key(&slot.group)) {
+                    if let Some(page) = pages.get_mut(&self.layout.page_of(&slot.key, slot.group)) {
+                        page.entries.push(Entry::of(&slot.key, &slot.state, &slot.timers));
+                    }
+                }
             }
         }
         for page in pages.values_mut() {
@@ -321,14 +398,18 @@ impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
                     entries.insert(entry.key.clone(), entry);
                 }
             }
-            let depth = pages.iter().map(|p| p.1).max().unwrap_or(0);
-            self.layout.set_depth(group, depth);
+            self.layout.set_depth(group, pages.iter().map(|p| p.1).max().unwrap_or(0));
+            let depth = self.layout.depth_of(group);
             let left_behind = pages.iter().filter(|p| p.1 < depth).map(|p| (group, p.3.address.page.clone()));
             let before = self.layout.left_behind.len();
             self.layout.left_behind.extend(left_behind);
             if self.layout.left_behind.len() > before {
-                // A flush stopped half-way through a split: the next one writes all pages of the group.
-                self.layout.dirty.extend((0..1u32 << depth).map(|prefix| (group, prefix)));
+                // A flush stopped half-way through a split: the next one writes all pages of the group. Written through, the
+                // keys come of a savepoint: each gets its own page, and there is none yet of a key that is not there.
+                match self.layout.through {
+                    Some(_) => self.layout.dirty.extend(entries.keys().map(|key| (group, prefix(key, depth)))),
+                    None => self.layout.dirty.extend((0..1u32 << depth).map(|prefix| (group, prefix))),
+                }
             }
             for entry in entries.into_values() {
                 self.put(entry)?;
@@ -367,6 +448,10 @@ impl<O: KeyedOperator> OperatorState for KeyedRunner<O> {
 
     fn dirty_bytes(&self) -> usize {
         self.layout.dirty_bytes
+    }
+
+    fn writes_through(&self) -> bool {
+        self.layout.through.is_some()
     }
 
     fn keys(&self) -> usize {

@@ -261,6 +261,11 @@ pub trait OperatorState: Send + Sync {
     /// Rough size of what `take_dirty_pages` would write.
     fn dirty_bytes(&self) -> usize;
 
+    /// Whether the pages are to be written after every commit, not at checkpoints.
+    fn writes_through(&self) -> bool {
+        false
+    }
+
     /// Keys held.
     fn keys(&self) -> usize;
 }
@@ -365,11 +370,11 @@ pub const REPLAYS_HEADER: &str = "payguard-replays";
 
 /// A sink stage: turns stream records into what its topic or table holds.
 pub trait SinkLogic: Send + Sync {
-    /// Renders a record of input stream number `stream`.
+    /// Appends what a record of input stream number `stream` becomes: mostly one record.
     ///
     /// # Errors
     /// When the record does not decode.
-    fn render(&self, stream: usize, payload: &[u8]) -> Result<SinkRecord, DecodeError>;
+    fn render(&self, stream: usize, payload: &[u8], out: &mut Vec<SinkRecord>) -> Result<(), DecodeError>;
 }
 
 /// A delta of a whole stage: one part per operator that changed.

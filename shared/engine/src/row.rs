@@ -11,7 +11,7 @@ use crate::ids::{InputId, Seq};
 use crate::layout::{Layout, Taken};
 
 /// Number of what this release stores: that of `schema.lock`, which grows with every change of it.
-pub const SCHEMA: u32 = 3;
+pub const SCHEMA: u32 = 4;
 
 /// How far a task has read one input: everything up to and including `at`, and `within` records of what follows it.
 ///

@@ -1,10 +1,11 @@
 //! Timers of all keys of one operator, earliest first.
 //!
 //! Most timers lie ahead: a timer waits unsorted in the span of its time, and a span is sorted once, when its first timer
-//! is due. So setting a timer is one push into one of a few spans, however many timers there are.
+//! is due. So setting a timer is one push into one of a few spans, however many timers there are. A timer that is set
+//! within a span that is sorted already goes to a heap.
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 /// Length of a span, as a power of two: 1,024 ms.
 const SPAN_BITS: u32 = 10;
@@ -16,6 +17,33 @@ struct Span<K> {
     timers: Vec<(i64, K)>,
 }
 
+/// A timer, the earliest being the greatest.
+#[derive(Debug)]
+struct Meanwhile<K> {
+    time: i64,
+    key: K,
+}
+
+impl<K> PartialEq for Meanwhile<K> {
+    fn eq(&self, other: &Meanwhile<K>) -> bool {
+        self.time == other.time
+    }
+}
+
+impl<K> Eq for Meanwhile<K> {}
+
+impl<K> PartialOrd for Meanwhile<K> {
+    fn partial_cmp(&self, other: &Meanwhile<K>) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<K> Ord for Meanwhile<K> {
+    fn cmp(&self, other: &Meanwhile<K>) -> Ordering {
+        other.time.cmp(&self.time)
+    }
+}
+
 /// Timers by (time, key). May hold timers that were deleted since; it never loses one.
 #[derive(Debug)]
 pub(crate) struct TimerQueue<K> {
@@ -23,6 +51,8 @@ pub(crate) struct TimerQueue<K> {
     waiting: BTreeMap<i64, Span<K>>,
     /// The timers up to the end of span `opened` that do not fire yet, by time, the next one last.
     sorted: Vec<(i64, K)>,
+    /// Such that were set since that span was opened.
+    meanwhile: BinaryHeap<Meanwhile<K>>,
     opened: i64,
     /// Keys of `firing_at` that have not fired yet, the next one last.
     firing: Vec<K>,
@@ -32,7 +62,14 @@ pub(crate) struct TimerQueue<K> {
 impl<K> Default for TimerQueue<K> {
     fn default() -> TimerQueue<K> {
         let none = i64::MIN;
-        TimerQueue { waiting: BTreeMap::new(), sorted: Vec::new(), opened: none, firing: Vec::new(), firing_at: none }
+        TimerQueue {
+            waiting: BTreeMap::new(),
+            sorted: Vec::new(),
+            meanwhile: BinaryHeap::new(),
+            opened: none,
+            firing: Vec::new(),
+            firing_at: none,
+        }
     }
 }
 
@@ -41,8 +78,7 @@ impl<K> TimerQueue<K> {
     pub(crate) fn push(&mut self, time: i64, key: K) {
         let number = time >> SPAN_BITS;
         if number <= self.opened {
-            let at = self.sorted.partition_point(|(other, _)| *other > time);
-            self.sorted.insert(at, (time, key));
+            self.meanwhile.push(Meanwhile { time, key });
             return;
         }
         let span = self.waiting.entry(number).or_insert(Span { earliest: time, timers: Vec::new() });
@@ -53,15 +89,20 @@ impl<K> TimerQueue<K> {
     /// The earliest time there is.
     pub(crate) fn next_time(&self) -> Option<i64> {
         let firing = (!self.firing.is_empty()).then_some(self.firing_at);
-        let sorted = self.sorted.last().map(|(time, _)| *time);
         let waiting = || self.waiting.first_key_value().map(|(_, span)| span.earliest);
-        firing.into_iter().chain(sorted).min().or_else(waiting)
+        firing.into_iter().chain(self.next_opened()).min().or_else(waiting)
+    }
+
+    /// The earliest time up to the end of span `opened`, those that fire left out.
+    fn next_opened(&self) -> Option<i64> {
+        let sorted = self.sorted.last().map(|(time, _)| *time);
+        sorted.into_iter().chain(self.meanwhile.peek().map(|timer| timer.time)).min()
     }
 
     /// Takes the earliest timer at or before `due`: by time, then by key in the order `by_key`, those included that were
     /// set meanwhile.
     pub(crate) fn pop_due(&mut self, due: i64, by_key: impl Fn(&K, &K) -> Ordering) -> Option<(i64, K)> {
-        let set_meanwhile = self.sorted.last().is_some_and(|(time, _)| *time <= self.firing_at);
+        let set_meanwhile = self.next_opened().is_some_and(|time| time <= self.firing_at);
         if self.firing.is_empty() || set_meanwhile {
             self.next_group(due, by_key);
         }
@@ -76,15 +117,19 @@ impl<K> TimerQueue<K> {
             self.push(firing_at, key);
         }
         if self.sorted.is_empty()
+            && self.meanwhile.is_empty()
             && let Some(first) = self.waiting.first_entry().filter(|first| first.get().earliest <= due)
         {
             self.opened = *first.key();
             self.sorted = first.remove().timers;
             self.sorted.sort_unstable_by_key(|(time, _)| Reverse(*time));
         }
-        let Some(time) = self.sorted.last().map(|(time, _)| *time).filter(|time| *time <= due) else { return };
+        let Some(time) = self.next_opened().filter(|time| *time <= due) else { return };
         let from = self.sorted.iter().rposition(|(other, _)| *other > time).map_or(0, |at| at + 1);
         self.firing.extend(self.sorted.drain(from..).map(|(_, key)| key));
+        while self.meanwhile.peek().is_some_and(|timer| timer.time == time) {
+            self.firing.extend(self.meanwhile.pop().map(|timer| timer.key));
+        }
         self.firing.sort_unstable_by(|a, b| by_key(b, a));
         self.firing_at = time;
     }

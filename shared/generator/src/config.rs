@@ -71,9 +71,7 @@ impl GeneratorConfig {
                 return Err(ConfigError::Share { option, value });
             }
         }
-        if !(1..=MAX_RATE).contains(&self.rate) {
-            return Err(ConfigError::Rate(self.rate));
-        }
+        check_rate(self.rate)?;
         if self.late_max_ms < 0 {
             return Err(ConfigError::LateMax(self.late_max_ms));
         }
@@ -86,6 +84,11 @@ impl GeneratorConfig {
         let elapsed = u128::from(index) * 1000 / u128::from(self.rate.max(1));
         self.start_ms.saturating_add(i64::try_from(elapsed).unwrap_or(i64::MAX))
     }
+}
+
+/// Checks records a second.
+pub(crate) fn check_rate(rate: u32) -> Result<(), ConfigError> {
+    if (1..=MAX_RATE).contains(&rate) { Ok(()) } else { Err(ConfigError::Rate(rate)) }
 }
 
 /// An option with an impossible value.

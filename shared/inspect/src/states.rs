@@ -7,6 +7,7 @@ use payguard_operators::amount_spike::{self, AmountSpikeRule};
 use payguard_operators::buckets::BucketSize;
 use payguard_operators::card_profile::CardProfiles;
 use payguard_operators::card_sessions::CardSessionWindow;
+use payguard_operators::connections::{ArrivalOrder, EventTimeOrder};
 use payguard_operators::matching::PaymentMatching;
 use payguard_operators::merchant_stats::MerchantStatsWindow;
 use payguard_operators::salted_stats::{CombineParts, SaltedStatsWindow};
@@ -54,9 +55,10 @@ const WINDOWS: &[Field] = &[
     field("amountMinor", &["windows", "amountMinor"]),
     field("windows", &["windows"]),
 ];
+const SESSIONS: &[Field] = &[field("events", &["events"]), field("lateEvents", &["lateEvents"])];
 
 /// Every state, in the order of flow.
-pub const STATES: [StateKind; 10] = [
+pub const STATES: [StateKind; 12] = [
     StateKind {
         id: dedup::ID,
         stage: stage::DEDUP,
@@ -138,6 +140,20 @@ pub const STATES: [StateKind; 10] = [
             field("amountMinor", &["join", "payments", "amountMinor"]),
         ],
         read: json_of::<<PaymentMatching as KeyedOperator>::State>,
+    },
+    StateKind {
+        id: ArrivalOrder::ID,
+        stage: stage::REORDER_A,
+        key: "session id",
+        fields: SESSIONS,
+        read: json_of::<<ArrivalOrder as KeyedOperator>::State>,
+    },
+    StateKind {
+        id: EventTimeOrder::ID,
+        stage: stage::REORDER_B,
+        key: "session id",
+        fields: SESSIONS,
+        read: json_of::<<EventTimeOrder as KeyedOperator>::State>,
     },
 ];
 

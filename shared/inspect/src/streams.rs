@@ -2,8 +2,8 @@
 
 use payguard_engine::logic::DecodeError;
 use payguard_model::{
-    CardProfileOf, CardSession, ConfirmedPayment, FraudAlert, MerchantPart, MerchantStats, Payment,
-    PaymentConfirmation, RejectedRecord, RejectedRule,
+    CardProfileOf, CardSession, ConfirmedPayment, ConnectionEvent, ConnectionVerdict, FraudAlert, MerchantPart,
+    MerchantStats, Payment, PaymentConfirmation, RejectedRecord, RejectedRule,
 };
 use payguard_topology::stream;
 use prost::Message;
@@ -33,6 +33,8 @@ pub fn record(name: &str, payload: &[u8]) -> Option<Result<Value, DecodeError>> 
         stream::CARD_PROFILES => profile,
         stream::CARD_ALERTS | stream::UNCONFIRMED | stream::ALERTS => alert,
         stream::CONFIRMED => json_of::<ConfirmedPayment>,
+        stream::CONNECTIONS_A | stream::CONNECTIONS_B | stream::LATE_A | stream::LATE_B => json_of::<ConnectionEvent>,
+        stream::VERDICTS_A | stream::VERDICTS_B => json_of::<ConnectionVerdict>,
         _ => return None,
     };
     Some(read(payload).map(with_utc))
@@ -58,14 +60,14 @@ fn alert(payload: &[u8]) -> Result<Value, DecodeError> {
 
 #[cfg(test)]
 mod tests {
-    use payguard_topology::{Config, payguard};
+    use payguard_topology::{Config, System, payguard};
 
     use super::*;
 
     #[test]
     fn every_stream_of_the_topology_is_readable() {
-        for salts in [0, 4] {
-            let mut config = Config::default();
+        for (system, salts) in [(System::Payments, 0), (System::Payments, 4), (System::Connections, 0)] {
+            let mut config = Config { system, ..Config::default() };
             config.stats.salts = salts;
             for stream in payguard(&config).streams {
                 let read = record(stream.name, &[]).unwrap_or_else(|| panic!("{} cannot be read", stream.name));

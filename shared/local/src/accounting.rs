@@ -3,11 +3,13 @@
 //! Every stream's records must be read as often as they were emitted, and every record of a source must be accepted,
 //! refused with a reason, or a tombstone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use payguard_engine::task::{ADDED, IN, OUT};
 use payguard_engine::{Head, TaskId};
-use payguard_model::Reason;
+use payguard_model::{ConnectionReason, Reason};
+use payguard_operators::connections::counter;
+use payguard_topology::connections::VARIANTS;
 use payguard_topology::{Topology, stage, stream};
 
 /// A sum that does not come out.
@@ -49,7 +51,9 @@ pub fn check(topology: &Topology, heads: &[(TaskId, Head)], lines: u64) -> Vec<D
     };
     let read = count(stage::PARSE, "source.records_in");
     expect("records read by parse".to_owned(), lines, read);
-    let refused: u64 = Reason::ALL.iter().map(|r| count(stage::PARSE, &format!("parse.{r}"))).sum();
+    let reasons: BTreeSet<&str> =
+        Reason::ALL.iter().map(|r| r.code()).chain(ConnectionReason::ALL.iter().map(|r| r.code())).collect();
+    let refused: u64 = reasons.iter().map(|reason| count(stage::PARSE, &format!("parse.{reason}"))).sum();
     let accepted = ["parse.accepted", "parse.tombstones"];
     let confirmations =
         ["parse-confirmations.accepted", "parse-confirmations.skipped", "parse-confirmations.tombstones"];
@@ -65,6 +69,17 @@ pub fn check(topology: &Topology, heads: &[(TaskId, Head)], lines: u64) -> Vec<D
         [stream::CARD_ALERTS, stream::UNCONFIRMED].iter().map(|s| count(stage::ENRICH, &format!("{IN}{s}"))).sum();
     let enriched = count(stage::ENRICH, &format!("{OUT}{}", stream::ALERTS));
     expect("alerts enriched".to_owned(), alerts, enriched);
+    for variant in &VARIANTS {
+        let counted = |name: &str| count(variant.stage, &format!("{}.{name}", variant.operator));
+        let events = count(variant.stage, &format!("{IN}{}", variant.events));
+        let found = counted(counter::EVENTS) + counted(counter::TOO_LATE);
+        expect(format!("events that joined a session or were too late for {}", variant.stage), events, found);
+        let verdicts = [counter::SUCCESS, counter::FAILED, counter::INCOMPLETE].map(counted).iter().sum();
+        let emitted = count(variant.stage, &format!("{OUT}{}", variant.verdicts));
+        expect(format!("verdicts emitted by {}", variant.stage), verdicts, emitted);
+        let late = count(variant.stage, &format!("{OUT}{}", variant.late));
+        expect(format!("late events emitted by {}", variant.stage), counted(counter::TOO_LATE), late);
+    }
     let clean = count(stage::DEDUP, &format!("{IN}payments")) - count(stage::DEDUP, "deduplicate.duplicates");
     for stream in topology.streams.iter().filter(|s| &*s.producer.0 == stage::DEDUP) {
         if count(stage::DEDUP, &format!("{ADDED}{}", stream.name)) > 0 {

@@ -15,7 +15,7 @@ use crate::runner::LocalPipeline;
 /// The files of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
-    /// Payments; each file is a partition.
+    /// Records of the topic that drives the pipeline, such as payments; each file is a partition.
     pub payments: Vec<PathBuf>,
     /// Confirmations, one partition. Beside one file of payments, a file of the same name that ends in `.after` tells
     /// for every confirmation after how many payments it arrived.
@@ -84,9 +84,10 @@ pub async fn run_until(
 pub async fn drain(pipeline: &LocalPipeline) -> Result<(), EngineError> {
     let mut running = pipeline.start();
     let ending = async {
-        let control = pipeline.control();
-        control.begin().await?;
-        control.end().await?;
+        if let Some(control) = pipeline.control_if_any() {
+            control.begin().await?;
+            control.end().await?;
+        }
         let stage = StageId::new(stage::PARSE);
         for task in pipeline.env.ledger.tasks(&stage).await? {
             if let Some(mut source) = pipeline.source_task(&task) {
@@ -128,7 +129,7 @@ async fn check_partitions(
 
 /// The source tasks of the files.
 struct Sources {
-    control: BroadcastTask,
+    control: Option<BroadcastTask>,
     payments: Vec<SourceTask>,
     confirmations: Option<SourceTask>,
     arrival: Option<ArrivalClock>,
@@ -137,13 +138,15 @@ struct Sources {
 impl Sources {
     /// Puts the rules in force and makes every partition known.
     async fn begin(pipeline: &LocalPipeline, inputs: &Inputs) -> Result<Sources, FileSourceError> {
-        let control = pipeline.control();
-        control.begin().await?;
-        if let Some(rules) = &inputs.rules {
+        let control = pipeline.control_if_any();
+        if let Some(control) = &control {
+            control.begin().await?;
+        }
+        if let (Some(control), Some(rules)) = (&control, &inputs.rules) {
             let partition = format!("{}-0", pipeline.config.source.rules_topic);
             control.ingest(&partition, &messages(rules)?.records()).await?;
         }
-        let payments: Vec<SourceTask> = (0..).take(inputs.payments.len()).map(|p| pipeline.payments(p)).collect();
+        let payments: Vec<SourceTask> = (0..).take(inputs.payments.len()).map(|p| pipeline.input(p)).collect();
         let confirmations = inputs.confirmations.as_ref().map(|_| pipeline.confirmations(0));
         for source in payments.iter().chain(&confirmations) {
             // All partitions are known before the first record: no stage may think that it has seen every input.
@@ -206,7 +209,9 @@ impl Sources {
 
     /// Says that no more records come.
     async fn end(&mut self) -> Result<(), EngineError> {
-        self.control.end().await?;
+        if let Some(control) = &self.control {
+            control.end().await?;
+        }
         for source in self.payments.iter_mut().chain(&mut self.confirmations) {
             source.end().await?;
         }

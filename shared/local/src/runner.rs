@@ -119,6 +119,12 @@ impl LocalPipeline {
         self
     }
 
+    /// The source task of a partition of the topic that drives the pipeline.
+    #[must_use]
+    pub fn input(&self, partition: i32) -> SourceTask {
+        self.source(self.config.main_topic(), partition)
+    }
+
     /// The source task of a partition with payments.
     #[must_use]
     pub fn payments(&self, partition: i32) -> SourceTask {
@@ -143,7 +149,16 @@ impl LocalPipeline {
         Some(SourceTask::new(self.env.clone(), plan, &payguard_parse::make(&self.config, &self.topology)))
     }
 
+    /// The task that decides the rules, if the pipeline has rules.
+    #[must_use]
+    pub fn control_if_any(&self) -> Option<BroadcastTask> {
+        self.topology.stage(&StageId::new(stage::CONTROL)).map(|_| self.control())
+    }
+
     /// The task that decides the rules.
+    ///
+    /// # Panics
+    /// When the pipeline has none: see [`LocalPipeline::control_if_any`].
     #[must_use]
     pub fn control(&self) -> BroadcastTask {
         control(&self.config, &self.topology, self.env.clone())
@@ -199,7 +214,7 @@ impl LocalPipeline {
         let sink = self.remote.get(id).unwrap_or(&self.sink);
         match &*id.0 {
             stage::ENRICH => Some(self.enrich.clone()),
-            stage::PUBLISH => Some(publish::make(&self.topology, sink.clone())),
+            stage::PUBLISH => Some(publish::make(&self.config, &self.topology, sink.clone())),
             stage::TOTALS => Some(payguard_totals::make(sink.clone())),
             _ => stage_body(&self.config, &self.topology, id),
         }
@@ -214,6 +229,8 @@ pub(crate) fn stage_body(config: &Config, topology: &Topology, id: &StageId) -> 
         stage::COMBINE => Some(payguard_combine::make(config, topology)),
         stage::MATCH => Some(payguard_match::make(config, topology)),
         stage::RULES => Some(payguard_rules::make(config, topology)),
+        stage::REORDER_A => Some(payguard_reorder::make_a(config, topology)),
+        stage::REORDER_B => Some(payguard_reorder::make_b(config, topology)),
         _ => None,
     }
 }

@@ -16,6 +16,7 @@ mod bucket_rule;
 pub mod buckets;
 pub mod card_profile;
 pub mod card_sessions;
+pub mod connections;
 pub mod dedup;
 pub mod detail;
 pub mod lateness;

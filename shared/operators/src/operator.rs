@@ -84,6 +84,8 @@ pub trait Context<Out> {
     fn register_timer(&mut self, domain: TimerDomain, time: i64);
     /// Removes a timer of the current key; nothing happens when there is none.
     fn delete_timer(&mut self, domain: TimerDomain, time: i64);
+    /// Removes all timers of the current key.
+    fn delete_all_timers(&mut self);
     /// Emits an output record with its event time.
     fn emit(&mut self, event_time: EventTime, output: Out);
     /// Adds to a named counter of this operator (INV-6: what is not emitted is counted).

@@ -93,6 +93,15 @@ impl<O: KeyedOperator> Harness<O> {
         }
     }
 
+    /// Calls the earliest processing-time timer, due or not; false when there is none.
+    pub fn fire_earliest(&mut self) -> bool {
+        let Some((time, name)) = self.take_due(TimerDomain::ProcessingTime, i64::MAX) else { return false };
+        self.with_key(&name, |operator, state, ctx| {
+            operator.on_timer(&name, TimerDomain::ProcessingTime, time, state, ctx);
+        });
+        true
+    }
+
     /// Writes the state of every key to its stored form and reads it back, as after a restart.
     pub fn restart(&mut self) {
         for key in self.keys.values_mut() {
@@ -215,6 +224,15 @@ impl<Out> Context<Out> for Recorder<'_, Out> {
 
     fn delete_timer(&mut self, domain: TimerDomain, time: i64) {
         if self.timers.remove(domain, time) {
+            self.all_timers.remove(&(domain, time, self.key.to_owned()));
+        }
+    }
+
+    fn delete_all_timers(&mut self) {
+        let Timers { event, processing } = std::mem::take(self.timers);
+        let timers = event.into_iter().map(|time| (TimerDomain::EventTime, time));
+        let timers = timers.chain(processing.into_iter().map(|time| (TimerDomain::ProcessingTime, time)));
+        for (domain, time) in timers {
             self.all_timers.remove(&(domain, time, self.key.to_owned()));
         }
     }

@@ -3,12 +3,17 @@
 
 use std::path::Path;
 
+use payguard_engine::merge::Alignment;
 use payguard_model::{ParsePolicy, RuleConfig};
 use payguard_operators::detail::DetailLanguage;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::payguard::operator;
+
+mod connections;
+
+pub use connections::Connections;
 
 /// Variables that are not keys of the configuration: they say where a process finds stores, sink and neighbours.
 pub const RESERVED: [&str; 17] = [
@@ -37,6 +42,8 @@ pub const RESERVED: [&str; 17] = [
 pub struct Config {
     /// Name of the deployment; prefixes every key in every store.
     pub pipeline: String,
+    /// What it processes: `payments` or `connections`.
+    pub system: System,
     /// Operators to run: ids, or `all`, or `core` (merchant totals and the rules that count).
     pub operators: Vec<String>,
     /// Language of alert details: `en` or `ru`.
@@ -47,6 +54,8 @@ pub struct Config {
     pub rules: Rules,
     /// Totals per merchant.
     pub stats: Stats,
+    /// Sessions of connection attempts.
+    pub connections: Connections,
     /// Shards of the stages with keyed state.
     pub shards: Shards,
     /// What goes out to Kafka.
@@ -55,6 +64,16 @@ pub struct Config {
     pub engine: Engine,
     /// What is kept although no task needs it any more.
     pub gc: Gc,
+}
+
+/// What a pipeline processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum System {
+    /// Payments by card: alerts, totals, sessions of cards.
+    Payments,
+    /// Steps of connection attempts: verdicts on sessions.
+    Connections,
 }
 
 /// What comes in.
@@ -138,6 +157,10 @@ pub struct Shards {
     pub r#match: u32,
     /// Of `enrich`.
     pub enrich: u32,
+    /// Of `reorder_a`.
+    pub reorder_a: u32,
+    /// Of `reorder_b`.
+    pub reorder_b: u32,
 }
 
 /// How inputs are kept together in event time.
@@ -203,16 +226,38 @@ pub enum ConfigError {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            pipeline: "payguard".to_owned(),
+            pipeline: System::Payments.default_name().to_owned(),
+            system: System::Payments,
             operators: vec!["all".to_owned()],
             detail_language: DetailLanguage::En.to_string(),
             source: Source::default(),
             rules: Rules::default(),
             stats: Stats::default(),
+            connections: Connections::default(),
             shards: Shards::default(),
             publish: Publish::default(),
             engine: Engine::default(),
             gc: Gc::default(),
+        }
+    }
+}
+
+impl System {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            System::Payments => "payments",
+            System::Connections => "connections",
+        }
+    }
+
+    /// The name of a deployment that is given no other one.
+    #[must_use]
+    pub const fn default_name(self) -> &'static str {
+        match self {
+            System::Payments => "payguard",
+            System::Connections => "connections",
         }
     }
 }
@@ -279,7 +324,7 @@ impl Default for Rules {
 
 impl Default for Shards {
     fn default() -> Shards {
-        Shards { dedup: 1, window: 1, combine: 1, rules: 1, r#match: 1, enrich: 1 }
+        Shards::all(1)
     }
 }
 
@@ -300,7 +345,7 @@ impl Default for Engine {
 impl Shards {
     /// The number of every stage that has shards.
     #[must_use]
-    pub fn by_stage(&self) -> [(&'static str, u32); 6] {
+    pub fn by_stage(&self) -> [(&'static str, u32); 8] {
         [
             ("dedup", self.dedup),
             ("window", self.window),
@@ -308,7 +353,15 @@ impl Shards {
             ("rules", self.rules),
             ("match", self.r#match),
             ("enrich", self.enrich),
+            ("reorder_a", self.reorder_a),
+            ("reorder_b", self.reorder_b),
         ]
+    }
+
+    /// The number of a stage; `None` when it has no shards.
+    #[must_use]
+    pub fn of(&self, stage: &str) -> Option<u32> {
+        self.by_stage().into_iter().find(|(name, _)| *name == stage).map(|(_, shards)| shards)
     }
 
     /// Gives a stage a number; a stage without shards has none to be given.
@@ -320,6 +373,8 @@ impl Shards {
             "rules" => &mut self.rules,
             "match" => &mut self.r#match,
             "enrich" => &mut self.enrich,
+            "reorder_a" => &mut self.reorder_a,
+            "reorder_b" => &mut self.reorder_b,
             _ => return,
         };
         *own = shards;
@@ -328,7 +383,16 @@ impl Shards {
     /// The same number for every stage.
     #[must_use]
     pub fn all(shards: u32) -> Shards {
-        Shards { dedup: shards, window: shards, combine: shards, rules: shards, r#match: shards, enrich: shards }
+        Shards {
+            dedup: shards,
+            window: shards,
+            combine: shards,
+            rules: shards,
+            r#match: shards,
+            enrich: shards,
+            reorder_a: shards,
+            reorder_b: shards,
+        }
     }
 }
 
@@ -386,7 +450,35 @@ impl Config {
     /// Whether payments are matched with confirmations.
     #[must_use]
     pub fn has_confirmations(&self) -> bool {
-        operator::WITH_CONFIRMATIONS.iter().any(|id| self.has_operator(id))
+        self.system == System::Payments && operator::WITH_CONFIRMATIONS.iter().any(|id| self.has_operator(id))
+    }
+
+    /// The topic whose records drive the pipeline.
+    #[must_use]
+    pub fn main_topic(&self) -> &str {
+        match self.system {
+            System::Payments => &self.source.topic,
+            System::Connections => &self.connections.topic,
+        }
+    }
+
+    /// The topic that people wait for.
+    #[must_use]
+    pub fn main_output_topic(&self) -> &str {
+        match self.system {
+            System::Payments => &self.publish.alerts_topic,
+            System::Connections => &self.connections.verdicts_topic,
+        }
+    }
+
+    /// How inputs are kept together: those of stages with operators, and those of sinks.
+    #[must_use]
+    pub fn alignments(&self) -> (Alignment, Alignment) {
+        match self.engine.alignment {
+            AlignmentMode::Strict => (Alignment::Strict, Alignment::Strict),
+            AlignmentMode::Drift => (Alignment::MaxDrift(self.engine.max_drift_ms), Alignment::Off),
+            AlignmentMode::Off => (Alignment::Off, Alignment::Off),
+        }
     }
 
     /// What the transactional ids of the pipeline begin with.
@@ -488,8 +580,9 @@ impl Config {
         if !["reject", "ignore"].contains(&self.source.unknown_fields.as_str()) {
             return fail("source.unknown_fields", "must be `reject` or `ignore`".to_owned());
         }
-        let sources = [&self.source.topic, &self.source.confirmations_topic, &self.source.rules_topic];
-        for (key, topic) in self.publish.topics() {
+        let sources =
+            [&self.source.topic, &self.source.confirmations_topic, &self.source.rules_topic, &self.connections.topic];
+        for (key, topic) in self.publish.topics().into_iter().chain(self.connections.topics()) {
             if topic.is_empty()
                 || topic.len() > 249
                 || !topic.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
@@ -519,6 +612,7 @@ impl Config {
                 return fail(key, "must not be negative".to_owned());
             }
         }
+        self.connections.check()?;
         if self.engine.records_per_commit == 0 {
             return fail("engine.records_per_commit", "must be at least 1".to_owned());
         }

@@ -5,6 +5,7 @@
 pub mod begun;
 pub mod collection;
 pub mod config;
+pub mod connections;
 pub mod keys;
 mod payguard;
 mod picture;
@@ -16,8 +17,17 @@ use payguard_engine::merge::Alignment;
 use payguard_engine::task::{OutputStream, TaskPlan};
 use payguard_engine::{StageId, TaskId};
 
-pub use config::{Config, ConfigError};
-pub use payguard::{operator, payguard, stage, stream};
+pub use config::{Config, ConfigError, System};
+pub use payguard::{operator, stage, stream};
+
+/// The topology for a configuration.
+#[must_use]
+pub fn payguard(config: &Config) -> Topology {
+    match config.system {
+        System::Payments => payguard::payments(config),
+        System::Connections => connections::connections(config),
+    }
+}
 
 /// What a stage is driven by.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,7 +2,6 @@
 
 use payguard_engine::StageId;
 use payguard_engine::input::TopicPartitions;
-use payguard_engine::merge::Alignment;
 use payguard_operators::{
     KeyedOperator,
     amount_spike::AmountSpikeRule,
@@ -17,7 +16,7 @@ use payguard_operators::{
     velocity::VelocityRule,
 };
 
-use crate::config::{AlignmentMode, Config};
+use crate::config::Config;
 use crate::{SourceTopic, Stage, StageKind, Stream, Topology};
 
 /// Permanent ids of the stages.
@@ -38,6 +37,10 @@ pub mod stage {
     pub const MATCH: &str = "match";
     /// Adds the merchant's risk to alerts.
     pub const ENRICH: &str = "enrich";
+    /// Sessions of connection attempts, read by arrival.
+    pub const REORDER_A: &str = "reorder_a";
+    /// Sessions of connection attempts, read by event time.
+    pub const REORDER_B: &str = "reorder_b";
     /// Writes topics.
     pub const PUBLISH: &str = "publish";
     /// Writes the table of totals.
@@ -82,6 +85,18 @@ pub mod stream {
     pub const CONFIRMED: &str = "confirmed";
     /// Alerts with the merchant's risk.
     pub const ALERTS: &str = "alerts";
+    /// Connection events, for variant `a`.
+    pub const CONNECTIONS_A: &str = "connections-a";
+    /// Connection events, for variant `b`.
+    pub const CONNECTIONS_B: &str = "connections-b";
+    /// What `a` says about sessions.
+    pub const VERDICTS_A: &str = "verdicts-a";
+    /// What `b` says about sessions.
+    pub const VERDICTS_B: &str = "verdicts-b";
+    /// Events that came too late for `a`.
+    pub const LATE_A: &str = "late-events-a";
+    /// Events that came too late for `b`.
+    pub const LATE_B: &str = "late-events-b";
 }
 
 /// Permanent ids of the operators that can be left out of a run.
@@ -127,14 +142,8 @@ pub mod operator {
 }
 
 /// The topology for a configuration.
-#[must_use]
-pub fn payguard(config: &Config) -> Topology {
-    let drift = Alignment::MaxDrift(config.engine.max_drift_ms);
-    let (alignment, sink_alignment) = match config.engine.alignment {
-        AlignmentMode::Strict => (Alignment::Strict, Alignment::Strict),
-        AlignmentMode::Drift => (drift, Alignment::Off),
-        AlignmentMode::Off => (Alignment::Off, Alignment::Off),
-    };
+pub(crate) fn payments(config: &Config) -> Topology {
+    let (alignment, sink_alignment) = config.alignments();
     Topology {
         pipeline: config.pipeline.clone(),
         stages: stages(config),

@@ -9,7 +9,7 @@ use payguard_engine::row::SCHEMA;
 use payguard_engine::task::consumer::{Body, MakeBody};
 use payguard_schema::source::{Declared, read_crate};
 use payguard_schema::{Id, IdKind, Schema, compare};
-use payguard_topology::{Config, Topology, payguard, stage};
+use payguard_topology::{Config, System, Topology, payguard, stage};
 
 /// Crates that imitate stores to check the others; what they write is kept by nobody.
 const IMITATIONS: [&str; 2] = ["sim", "modelcheck"];
@@ -50,14 +50,24 @@ fn stateful(config: &Config, topology: &Topology) -> Vec<(&'static str, MakeBody
         (stage::COMBINE, payguard_combine::make(config, topology)),
         (stage::RULES, payguard_rules::make(config, topology)),
         (stage::MATCH, payguard_match::make(config, topology)),
+        (stage::REORDER_A, payguard_reorder::make_a(config, topology)),
+        (stage::REORDER_B, payguard_reorder::make_b(config, topology)),
     ]
 }
 
-/// The ids of the pipeline with these salts, and the message that each state is stored in.
-fn ids(salts: u32, keyed: &BTreeMap<String, String>) -> Vec<Id> {
-    let mut config = Config::default();
-    config.stats.salts = salts;
-    let topology = payguard(&config);
+/// Configurations that have every stage, operator and stream between them.
+fn configs() -> Vec<Config> {
+    let with = |system, salts| {
+        let mut config = Config { system, ..Config::default() };
+        config.stats.salts = salts;
+        config
+    };
+    vec![with(System::Payments, 1), with(System::Payments, 4), with(System::Connections, 1)]
+}
+
+/// The ids of a pipeline, and the message that each state is stored in.
+fn ids(config: &Config, keyed: &BTreeMap<String, String>) -> Vec<Id> {
+    let topology = payguard(config);
     let id = |kind, name: &str, of: String| Id { kind, name: name.to_owned(), of };
     let mut ids = Vec::new();
     for stage in &topology.stages {
@@ -69,7 +79,7 @@ fn ids(salts: u32, keyed: &BTreeMap<String, String>) -> Vec<Id> {
     for s in &topology.streams {
         ids.push(id(IdKind::Stream, s.name, format!("{} -> {} by {}", s.producer, s.consumer, s.key)));
     }
-    for (stage, make) in stateful(&config, &topology) {
+    for (stage, make) in stateful(config, &topology) {
         if topology.stage(&StageId::new(stage)).is_none() {
             continue;
         }
@@ -87,7 +97,7 @@ fn schema() -> Schema {
     let declared = declared();
     let formats: Vec<&str> = declared.page_formats.iter().map(String::as_str).collect();
     assert_eq!(formats, ["KeyedRunner", "TtlSet"], "`ids` has to tell what the states of a new format are stored in");
-    let ids = [1, 4].into_iter().flat_map(|salts| ids(salts, &declared.keyed)).collect();
+    let ids = configs().iter().flat_map(|config| ids(config, &declared.keyed)).collect();
     Schema { ids, messages: declared.messages, ..Schema::default() }
 }
 
@@ -119,13 +129,17 @@ fn the_lock_describes_what_is_stored() {
 
 #[test]
 fn every_stage_with_state_is_looked_at() {
-    let mut config = Config::default();
-    config.stats.salts = 4;
-    let topology = payguard(&config);
-    let with_operators = topology.stages.iter().filter(|s| s.kind == payguard_topology::StageKind::Operators);
-    let mut expected: Vec<&str> = with_operators.map(|s| &*s.id.0).collect();
-    let mut looked_at: Vec<&str> = stateful(&config, &topology).into_iter().map(|(stage, _)| stage).collect();
+    let mut expected: Vec<String> = Vec::new();
+    let mut looked_at: Vec<&str> = Vec::new();
+    for config in configs() {
+        let topology = payguard(&config);
+        let with_operators = topology.stages.iter().filter(|s| s.kind == payguard_topology::StageKind::Operators);
+        expected.extend(with_operators.map(|s| s.id.to_string()));
+        looked_at.extend(stateful(&config, &topology).into_iter().map(|(stage, _)| stage));
+    }
     expected.sort_unstable();
+    expected.dedup();
     looked_at.sort_unstable();
+    looked_at.dedup();
     assert_eq!(looked_at, expected);
 }

@@ -58,11 +58,19 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const BACKOFF_MS: i64 = 100;
 
 impl MappingArgs {
-    /// The mapping of `parse` and that of `control`, which reads the last of the topics.
-    pub(super) fn of(&self, config: &Config, mut topics: Vec<String>) -> [MappingOptions; 2] {
-        let rules = topics.pop().into_iter().collect();
+    /// The mapping of `parse`.
+    pub(super) fn of_parse(&self, config: &Config, topics: Vec<String>) -> MappingOptions {
+        self.of("parse", config, topics, self.start)
+    }
+
+    /// The mapping of `control`. Rules are those in force now, however old: all changes are read.
+    pub(super) fn of_control(&self, config: &Config, topic: String) -> MappingOptions {
+        self.of("control", config, vec![topic], StartPosition::Earliest)
+    }
+
+    fn of(&self, stage: &str, config: &Config, topics: Vec<String>, start: StartPosition) -> MappingOptions {
         let group = self.group_id.as_deref().unwrap_or(&config.pipeline);
-        let options = |stage: &str, topics: Vec<String>, start| MappingOptions {
+        MappingOptions {
             topics,
             group: format!("{group}-{stage}"),
             // Only one such process can have the state folder. A member with a name is not rebalanced at will.
@@ -71,9 +79,7 @@ impl MappingArgs {
             limits: self.limits(),
             faults: self.faults(),
             patience: PATIENCE,
-        };
-        // Rules are those in force now, however old: all changes are read.
-        [options("parse", topics, self.start), options("control", rules, StartPosition::Earliest)]
+        }
     }
 
     fn limits(&self) -> Limits {

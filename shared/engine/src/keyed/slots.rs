@@ -60,11 +60,13 @@ pub(super) struct Slot<S> {
     pub(super) timers: Timers,
 }
 
-impl<S: Default + PartialEq> Slot<S> {
+impl<S> Slot<S> {
     pub(super) fn id(&self) -> SlotId {
         self.id
     }
+}
 
+impl<S: Default + PartialEq> Slot<S> {
     /// Whether there is nothing to remember.
     pub(super) fn is_forgotten(&self) -> bool {
         self.timers.is_empty() && self.state == S::default()
@@ -108,6 +110,11 @@ impl<S: Default + PartialEq> Slots<S> {
     /// The slot of that name, while its key is remembered.
     pub(super) fn get_mut(&mut self, id: SlotId) -> Option<&mut Slot<S>> {
         self.slots.get_mut(id.number as usize).filter(|slot| slot.id == id)
+    }
+
+    /// The same, to look at.
+    pub(super) fn get(&self, id: SlotId) -> Option<&Slot<S>> {
+        self.slots.get(id.number as usize).filter(|slot| slot.id == id)
     }
 
     /// The text in the slot of that name, which tells nothing once the key was forgotten.

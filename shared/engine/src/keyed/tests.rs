@@ -109,6 +109,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// A runner with what is durable of it, and the model next to it.
 struct Bench {
+    make: fn() -> KeyedRunner<Toy>,
     runner: KeyedRunner<Toy>,
     replica: KeyedRunner<Toy>,
     model: Harness<Toy>,
@@ -124,9 +125,14 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
+        Bench::of(|| KeyedRunner::new(Toy))
+    }
+
+    fn of(make: fn() -> KeyedRunner<Toy>) -> Bench {
         Bench {
-            runner: KeyedRunner::new(Toy),
-            replica: KeyedRunner::new(Toy),
+            make,
+            runner: make(),
+            replica: make(),
             model: Harness::new(Toy),
             outputs: Vec::new(),
             deltas: Vec::new(),
@@ -239,7 +245,7 @@ impl Bench {
     }
 
     fn recover(&self) -> KeyedRunner<Toy> {
-        let mut runner = KeyedRunner::new(Toy);
+        let mut runner = (self.make)();
         if self.flushed > 0 {
             // In any order: here youngest first.
             let mut pages: Vec<Page> = self.table.values().cloned().collect();
@@ -250,6 +256,14 @@ impl Bench {
             runner.apply_delta(delta).unwrap();
         }
         runner
+    }
+
+    /// At last every timer of a recovered instance fires as the model's does.
+    fn end(&mut self, keys: &[String]) {
+        for step in [Step::Restart, Step::Watermark(1000), Step::Now(1000), Step::Restart] {
+            self.step(keys, &step);
+            self.compare(keys, &step);
+        }
     }
 
     fn compare(&mut self, keys: &[String], after: &Step) {
@@ -275,12 +289,51 @@ proptest! {
             bench.step(&keys, step);
             bench.compare(&keys, step);
         }
-        // At last every timer of a recovered instance fires as the model's does.
-        for step in [Step::Restart, Step::Watermark(1000), Step::Now(1000), Step::Restart] {
-            bench.step(&keys, &step);
-            bench.compare(&keys, &step);
-        }
+        bench.end(&keys);
     }
+
+    #[test]
+    fn so_they_do_when_they_are_written_through_from_the_beginning_or_from_some_day_on(
+        before in steps(), steps in steps(), from_the_beginning in any::<bool>(),
+    ) {
+        let keys = keys();
+        let mut bench = if from_the_beginning { Bench::of(through) } else { Bench::new() };
+        for step in &before {
+            bench.step(&keys, step);
+        }
+        // A savepoint is restored: complete pages, no memory, nobody who sleeps.
+        bench.flush(&[true]);
+        bench.abandoned.clear();
+        bench.make = through;
+        (bench.runner, bench.replica) = (bench.recover(), bench.recover());
+        for step in &steps {
+            bench.step(&keys, step);
+            bench.compare(&keys, step);
+        }
+        bench.end(&keys);
+    }
+}
+
+fn through() -> KeyedRunner<Toy> {
+    KeyedRunner::new(Toy).write_through()
+}
+
+#[test]
+fn written_through_only_what_changed_is_written() {
+    let keys = keys();
+    let mut bench = Bench::of(through);
+    for at in 0..keys.len() {
+        bench.step(&keys, &Step::Event(at, Do::Add(1)));
+    }
+    bench.flush(&[true]);
+    let pages = bench.table.len();
+    assert!(pages > keys.len() - 3, "{pages} pages of {} keys", keys.len());
+    for (at, event) in [(5, Do::Add(1)), (80, Do::Forget)] {
+        bench.step(&keys, &Step::Event(at, event));
+    }
+    bench.commit();
+    assert!(bench.runner.writes_through());
+    assert_eq!(bench.runner.take_dirty_pages(9).put.len(), 2);
 }
 
 #[test]

@@ -99,20 +99,22 @@ pub(super) fn run_sink(
     logic: &dyn SinkLogic,
     before: EventTime,
 ) -> Result<(Batch, Vec<SinkRecord>), EngineError> {
-    let (mut counts, mut rendered, mut bytes) = (Vec::new(), Vec::new(), 0);
+    let (mut counts, mut rendered, mut records, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
     loop {
-        if rendered.len() >= settings.records_per_commit || bytes >= settings.bytes_per_commit {
+        if records >= settings.records_per_commit || bytes >= settings.bytes_per_commit {
             break;
         }
         let Some(record) = take(plan, merger)? else { break };
         bytes += record.payload.len();
+        records += 1;
         count(&mut counts, record.stream);
-        rendered.push(logic.render(record.stream, record.payload).map_err(|e| bad_record(plan, record.stream, e))?);
+        let (stream, payload) = (record.stream, record.payload);
+        logic.render(stream, payload, &mut rendered).map_err(|e| bad_record(plan, stream, e))?;
     }
     let (watermark, idle) = merger.watermark();
     let watermark = if bites(Mutant::WatermarkOfBatch) { watermark } else { watermark.max(before) };
     let by_stream = name_counts(plan, &counts);
-    Ok((Batch { records: rendered.len(), by_stream, watermark, idle }, rendered))
+    Ok((Batch { records, by_stream, watermark, idle }, rendered))
 }
 
 /// Takes records until the buffers or the limits of a commit end, has them answered, and emits the answers: each with

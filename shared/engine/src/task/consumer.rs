@@ -7,7 +7,7 @@ use payguard_model::{EventTime, KEY_GROUPS, KeyGroup, ProcessingTime, key_group}
 
 use super::batch::{self, Batch};
 use super::committer::{Proposal, commit, wake_consumers};
-use super::flush::{dirty_bytes, flush, remove};
+use super::flush::{dirty_bytes, flush, remove, writes_through};
 use super::handover;
 use super::live::Live;
 use super::passed::unless_passed;
@@ -256,7 +256,7 @@ impl ConsumerTask {
         if let Body::Operators(logic) = &mut live.body {
             remove(&self.env, std::mem::take(&mut live.replaced)).await?;
             // Also when nothing is dirty: the rows since the last flush are then not needed any more.
-            let due = now.since(live.flushed_at) >= self.env.settings.flush_every_ms;
+            let due = now.since(live.flushed_at) >= self.env.settings.flush_every_ms || writes_through(logic.as_mut());
             if due || dirty_bytes(logic.as_mut()) >= self.env.settings.flush_bytes {
                 live.replaced = flush(&self.env, &self.plan, &live.head, logic.as_mut()).await?;
                 live.flushed_seq = live.head.seq;

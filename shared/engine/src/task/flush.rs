@@ -23,6 +23,11 @@ pub(super) fn dirty_bytes(logic: &mut dyn StageLogic) -> usize {
     logic.states().iter().map(|s| s.dirty_bytes()).sum()
 }
 
+/// Whether the state of an operator is written after every commit.
+pub(super) fn writes_through(logic: &mut dyn StageLogic) -> bool {
+    logic.states().iter().any(|s| s.writes_through())
+}
+
 /// Pages whose keys younger pages have taken over.
 #[derive(Default)]
 pub(super) struct Replaced {

@@ -1,6 +1,6 @@
 use payguard_model::ProcessingTime;
 use payguard_operators::merchant_stats::MerchantStatsWindow;
-use payguard_topology::{Config, payguard};
+use payguard_topology::{Config, System, payguard};
 
 use super::*;
 
@@ -15,8 +15,8 @@ fn kind(id: &str) -> &'static StateKind {
 #[test]
 fn every_state_of_the_topology_has_a_decoder_and_every_decoder_a_state() {
     let mut met = std::collections::BTreeSet::new();
-    for salts in [0, 4] {
-        let mut config = Config::default();
+    for (system, salts) in [(System::Payments, 0), (System::Payments, 4), (System::Connections, 0)] {
+        let mut config = Config { system, ..Config::default() };
         config.stats.salts = salts;
         for stage in payguard(&config).stages {
             for id in &stage.states {

@@ -17,6 +17,7 @@ use payguard_model::*;
 use payguard_operators::amount_spike::AmountSpikeRule;
 use payguard_operators::card_profile::CardProfiles;
 use payguard_operators::card_sessions::CardSessionWindow;
+use payguard_operators::connections::{ArrivalOrder, EventTimeOrder};
 use payguard_operators::dedup::{self, SeenIds};
 use payguard_operators::detail::DetailLanguage;
 use payguard_operators::matching::PaymentMatching;
@@ -65,6 +66,8 @@ pub(crate) fn cases() -> Vec<Case> {
 /// The records of streams. A case is given the version that wrote; a field that is younger has no value before.
 fn records() -> Vec<Case> {
     vec![
+        message("connection-event", |_| connection("s1", payguard_model::Step::Dns, Some("no answer"), 4_000)),
+        message("connection-verdict", |_| verdict()),
         message("payment", |_| payment("p1", "c1", 1_250, 60_001, "FR")),
         message("rejected-record", |version| RejectedRecord {
             raw: "{".to_owned(),
@@ -363,6 +366,8 @@ fn states() -> Vec<Case> {
             || vec![Event("m1", part(0, 1, 100)), Event("m1", part(3, 2, 200))],
             || vec![Event("m1", part(3, 4, 500)), Watermark(119_999)],
         ),
+        state(EventTimeOrder::default, sessions_before, sessions_after),
+        state(ArrivalOrder::default, sessions_before, sessions_after),
     ]
 }
 
@@ -459,6 +464,55 @@ pub(crate) fn payment(id: &str, card: &str, amount_minor: i64, event_time_ms: i6
 
 fn confirmation(id: &str, event_time_ms: i64) -> PaymentConfirmation {
     PaymentConfirmation { payment_id: id.to_owned(), status: Some("APPROVED".to_owned()), event_time_ms }
+}
+
+/// A session that is open, with a late event, and one that was told of and is opened again.
+fn sessions_before() -> Vec<Step<ConnectionEvent>> {
+    vec![
+        Event("s1", connection("s1", payguard_model::Step::Dhcp, None, 3_000)),
+        Event("s2", connection("s2", payguard_model::Step::Auth, Some("timeout"), 1_000)),
+        Watermark(31_000),
+        Event("s2", connection("s2", payguard_model::Step::Auth, None, 1_500)),
+        Event("s1", connection("s1", payguard_model::Step::Auth, Some("rejected"), 1_000)),
+    ]
+}
+
+fn sessions_after() -> Vec<Step<ConnectionEvent>> {
+    vec![
+        Event("s1", connection("s1", payguard_model::Step::Auth, None, 2_000)),
+        Event("s1", connection("s1", payguard_model::Step::Assoc, None, 2_500)),
+        Watermark(40_000),
+        Event("s1", connection("s1", payguard_model::Step::Dns, Some("no answer"), 4_000)),
+        Watermark(50_000),
+    ]
+}
+
+fn connection(id: &str, step: payguard_model::Step, reason: Option<&str>, event_time_ms: i64) -> ConnectionEvent {
+    ConnectionEvent {
+        session_id: id.to_owned(),
+        client_id: "c1".to_owned(),
+        step: step.number(),
+        ok: reason.is_none(),
+        reason: reason.map(str::to_owned),
+        event_time_ms,
+    }
+}
+
+fn verdict() -> ConnectionVerdict {
+    ConnectionVerdict {
+        session_id: "s1".to_owned(),
+        client_id: "c1".to_owned(),
+        variant: "b".to_owned(),
+        outcome: Outcome::Failed.number(),
+        failed_step: Some(payguard_model::Step::Dhcp.number()),
+        reason: Some("no lease".to_owned()),
+        steps: vec![4, 5, 2],
+        started_at_ms: 1_000,
+        duration_ms: 2_000,
+        late_events: 1,
+        evicted: true,
+        revision: 2,
+    }
 }
 
 fn part(salt: u32, payment_count: i64, amount_minor: i64) -> MerchantPart {
