@@ -27,6 +27,7 @@ teeth: setup ## Break every rule of the engine and of the model once, and see th
 chaos: setup ## Kill processes, brokers and database while payments flow; compare every topic with an undisturbed run
 	@scripts/tools.sh kafka
 	@scripts/tools.sh postgresql
+	@scripts/tools.sh sam
 	@cargo build --release --workspace --bins
 	@python3 scripts/chaos.py $(CHAOS)
 

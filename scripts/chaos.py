@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Kill things while payments flow between the topics of a real Kafka, and see that every output is there once.
 
-usage: chaos.py [--rate N] [--seconds N] [--shards N] [--keep]
+usage: chaos.py [--rate N] [--seconds N] [--shards N] [--functions] [--keep]
 
 Starts a broker and a database of its own, `payguard local` between them, and `payguard produce`. While payments flow the
 faults of the table below happen one after another, evenly spread. In the end a second pipeline, with topics and a
 database of its own, reads the same input undisturbed: every topic and table must hold what it holds there, each record
 once. Exit code 1 when one does not, or the pipeline did not come back after a fault.
+
+With --functions the stages are Lambda functions under `cargo lambda watch`, and processes of functions are killed too.
 """
 import argparse
 import json
@@ -23,6 +25,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAYGUARD = ROOT / "target" / "release" / "payguard"
 BROKER = ROOT / "scripts" / "broker.sh"
+CARGO_LAMBDA = ROOT / ".tools" / "bin" / "cargo-lambda"
 # What is written, and what tells its records apart. Letters of refused payments have no id but themselves.
 TOPICS = {
     "alerts_topic": ("fraud.alerts", "alertId"),
@@ -101,6 +104,10 @@ class Stand:
         self.local.kill()
         self.local.wait()
 
+    def processes(self):
+        """What works for the pipeline."""
+        return [self.local.pid]
+
     def payguard(self, *command, **more):
         return subprocess.run([PAYGUARD, *map(str, command)], env=self.environment, capture_output=True, text=True,
                               **more)
@@ -121,6 +128,92 @@ class Stand:
             except subprocess.TimeoutExpired:
                 self.kill_local()
         subprocess.run([BROKER, "kill"], env=self.environment, capture_output=True)
+
+
+class Functions(Stand):
+    """The same with every stage as a function of its own; stores, functions and mapping are processes."""
+
+    def __init__(self, folder, args):
+        super().__init__(folder, args)
+        self.store_ports = [free_port(), free_port()]
+        self.invoke_port = free_port()
+        self.stack = None
+        self.watch = None
+
+    def start_local(self):
+        if self.stack is None:
+            self.start_stack()
+        log_file = open(self.folder / "functions.log", "a")
+        self.watch = subprocess.Popen(
+            [CARGO_LAMBDA, "lambda", "watch", "--release", "--ignore-changes", "--invoke-address", "127.0.0.1",
+             "--invoke-port", str(self.invoke_port), "--concurrency", "4"],
+            cwd=ROOT, env=self.functions_environment, stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file)
+        wait_for_port(self.invoke_port)
+        self.local = subprocess.Popen(
+            [PAYGUARD, "local", "--functions", f"127.0.0.1:{self.invoke_port}", "--out", self.folder / "out"],
+            env=self.environment, stdout=open(self.folder / "local.log", "a"), stderr=subprocess.STDOUT)
+
+    def start_stack(self):
+        dynamodb, s3 = self.store_ports
+        self.stack = subprocess.Popen(
+            [PAYGUARD, "stack", "--state", self.folder / "stack", "--dynamodb-port", str(dynamodb), "--s3-port",
+             str(s3)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        wait_for_port(s3)
+        named = {}
+        while len(named) < 8:
+            line = self.stack.stdout.readline()
+            if line.startswith("export "):
+                name, value = line.removeprefix("export ").strip().split("=", 1)
+                named[name] = value
+        shards = {f"PAYGUARD_SHARDS_{stage}": str(self.args.shards)
+                  for stage in ("DEDUP", "WINDOW", "COMBINE", "RULES", "MATCH", "ENRICH")}
+        self.functions_environment = {
+            **self.environment, **named, **shards, "AWS_ENDPOINT_URL_LAMBDA": f"http://127.0.0.1:{self.invoke_port}",
+            "PAYGUARD_FUNCTION_PREFIX": "", "PAYGUARD_REPORT_BATCH_ITEM_FAILURES": "true", "PAYGUARD_SINK": "kafka",
+            "PAYGUARD_TOTALS_SINK": "postgres", "PAYGUARD_SOURCE_PARTITIONS": "4",
+            "PAYGUARD_ENGINE_ALIGNMENT": "strict"}
+
+    def processes(self):
+        """The functions: what has come below the server."""
+        table = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
+        parents = {int(pid): int(parent) for pid, parent in (line.split() for line in table.splitlines())}
+        found = [self.watch.pid]
+        for above in found:
+            found += [pid for pid, parent in parents.items() if parent == above]
+        return found[1:]
+
+    def kill_local(self):
+        processes = self.processes()
+        for process in (self.local, self.watch):
+            process.kill()
+            process.wait()
+        kill(processes)
+
+    def stop(self):
+        if self.watch is not None:
+            self.local.send_signal(signal.SIGCONT)
+            self.kill_local()
+        if self.stack is not None:
+            self.stack.kill()
+        subprocess.run([BROKER, "kill"], env=self.environment, capture_output=True)
+
+
+def kill(processes, how=signal.SIGKILL):
+    for pid in processes:
+        try:
+            os.kill(pid, how)
+        except ProcessLookupError:
+            pass
+
+
+def wait_for_port(port):
+    deadline = time.time() + 60
+    while time.time() < deadline:
+        with socket.socket() as client:
+            if client.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    sys.exit(f"nobody listens on port {port}")
 
 
 def psql():
@@ -165,11 +258,17 @@ def kill_runner(stand):
 
 
 def freeze_runner(stand):
-    stand.local.send_signal(signal.SIGSTOP)
+    processes = stand.processes()
+    kill(processes, signal.SIGSTOP)
     down = time.time()
     time.sleep(15)
-    stand.local.send_signal(signal.SIGCONT)
+    kill(processes, signal.SIGCONT)
     return down, time.time()
+
+
+def kill_functions(stand):
+    kill(stand.processes())
+    return time.time(), time.time()
 
 
 def kill_kafka(stand):
@@ -214,10 +313,13 @@ FAULTS = [
 ]
 
 
-def disturb(stand, alerts, producer):
+FUNCTION_FAULTS = [("kill -9 all functions", kill_functions)] * 3 + FAULTS
+
+
+def disturb(stand, faults, alerts, producer):
     """All faults in turn; what happened in each."""
     report = []
-    for name, fault in FAULTS:
+    for name, fault in faults:
         if alerts.wait_for_one_after(time.time()) is None:
             return report + [(name, None, "-")]
         log(name)
@@ -293,12 +395,13 @@ def main():
     parser.add_argument("--rate", type=int, default=200, help="payments a second")
     parser.add_argument("--seconds", type=int, default=240, help="how long payments flow; the faults take about 200 s")
     parser.add_argument("--shards", type=int, default=2, help="shards of every stage")
+    parser.add_argument("--functions", action="store_true", help="stages as functions under cargo lambda watch")
     parser.add_argument("--keep", action="store_true", help="keep the folder with logs and state")
     args = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="payguard-chaos-"))
     # The database's server may run as another user.
     folder.chmod(0o755)
-    stand = Stand(folder, args)
+    stand = (Functions if args.functions else Stand)(folder, args)
     try:
         code = run(stand, args)
     finally:
@@ -321,7 +424,8 @@ def run(stand, args):
         [PAYGUARD, "produce", "--rate", str(args.rate), "--seconds", str(args.seconds), "--burst",
          str(BURSTS_A_SECOND / args.rate), *LOAD], env=stand.environment, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True)
-    report = disturb(stand, alerts, producer)
+    faults = FUNCTION_FAULTS if args.functions else FAULTS
+    report = disturb(stand, faults, alerts, producer)
     said, _ = producer.communicate()
     log(said.strip())
     if producer.returncode != 0:
@@ -338,7 +442,7 @@ def run(stand, args):
     print(f"\nalerts readable after their payment, faults included: {json.dumps(delays['atOnce'])}")
     print("\ncompared with the undisturbed pipeline:")
     holds = compare(stand)
-    recovered = len(report) == len(FAULTS) and all(took is not None for _, took, _ in report)
+    recovered = len(report) == len(faults) and all(took is not None for _, took, _ in report)
     print("\n" + ("every record is there once" if holds else "NOT the same") +
           ("" if recovered else "; NOT every fault was recovered from"))
     return 0 if holds and recovered else 1

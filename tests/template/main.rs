@@ -69,6 +69,7 @@ impl Template {
             "DirectoryIsDatabase" | "TotalsAreInDatabase" | "PublishIsKafka" => database,
             // Whose certificate another database has; where there is none it does not matter.
             "DatabaseHasOwnCa" | "EnrichHasOwnCa" | "TotalsHaveOwnCa" => database && salts > 1,
+            "KafkaHasLogin" | "PublishLogsIn" => database && salts > 1,
             "IsActive" => active,
             other => panic!("no condition {other} is known here"),
         };
@@ -308,6 +309,36 @@ fn only_enrich_and_totals_have_the_database_and_no_password_is_in_the_template()
         for (name, key) in [("PAYGUARD_DB_USER", "username"), ("PAYGUARD_DB_PASSWORD", "password")] {
             let reference = format!("{{{{resolve:secretsmanager:${{DatabaseSecretArn}}:SecretString:{key}}}}}");
             assert_eq!(variables[name], reference);
+        }
+    }
+}
+
+#[test]
+fn a_login_of_the_cluster_comes_from_its_secret_for_those_who_need_it() {
+    for has_login in [false, true] {
+        let template = Template::with(if has_login { 8 } else { 1 }, true);
+        for (stage, function) in template.functions() {
+            let variables = template.variables(function);
+            for (name, key) in [("PAYGUARD_KAFKA_USER", "username"), ("PAYGUARD_KAFKA_PASSWORD", "password")] {
+                let reference = format!("{{{{resolve:secretsmanager:${{KafkaSecretArn}}:SecretString:{key}}}}}");
+                let expected = (stage == "publish" && has_login).then_some(reference);
+                assert_eq!(variables.get(name), expected.as_ref(), "{stage}");
+            }
+            let mechanism = variables.get("PAYGUARD_KAFKA_SASL_MECHANISM").map(String::as_str);
+            let expected = if has_login { "SCRAM-SHA-512" } else { "AWS_MSK_IAM" };
+            assert_eq!(mechanism, (stage == "publish").then_some(expected), "{stage}");
+            assert_eq!(variables.contains_key("PAYGUARD_KAFKA_TLS"), stage == "publish" && has_login, "{stage}");
+            let mapped = mappings(function);
+            for mapping in mapped.values() {
+                let logins = list(&mapping["SourceAccessConfigurations"]);
+                assert_eq!(logins.len(), usize::from(has_login), "{stage}");
+                assert!(logins.iter().all(|login| text(&login["URI"]) == "Ref KafkaSecretArn"), "{stage}");
+            }
+            for action in ["secretsmanager:GetSecretValue", "kms:Decrypt"] {
+                let reads = |s: &&Value| texts(&s["Action"]).contains(action);
+                let may = template.statements(function).iter().any(reads);
+                assert_eq!(may, has_login && !mapped.is_empty(), "{stage} {action}");
+            }
         }
     }
 }

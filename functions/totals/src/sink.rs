@@ -10,8 +10,10 @@ use payguard_postgres::{DatabaseSettings, Patience, PostgresSink};
 use crate::TABLE;
 
 const SINK: &str = "PAYGUARD_SINK";
+/// Where all functions have the same variables, this one goes before.
+const OWN_SINK: &str = "PAYGUARD_TOTALS_SINK";
 
-/// Opens the sink of `PAYGUARD_SINK`: a folder, as `file:///mnt/payguard`, or `postgres`, the database of
+/// Opens the sink of `PAYGUARD_TOTALS_SINK`, or else of `PAYGUARD_SINK`: a folder, as `file:///mnt/payguard`, or `postgres`, the database of
 /// `PAYGUARD_DB_URL`, `PAYGUARD_DB_USER` and `PAYGUARD_DB_PASSWORD`, where the positions are `pipeline`'s. A database need
 /// not be up.
 ///
@@ -22,6 +24,9 @@ pub fn open(
     pipeline: &str,
     variables: &BTreeMap<String, String>,
 ) -> Result<Arc<dyn Sink>, StartError> {
+    let own = variables.get(OWN_SINK).filter(|sink| !sink.is_empty());
+    let name = if own.is_some() { OWN_SINK } else { SINK };
+    let options = Options { sink: own.or(options.sink.as_ref()).cloned(), ..options.clone() };
     match options.sink.as_deref() {
         Some("postgres") => {
             let settings = DatabaseSettings::read(variables).map_err(|e| StartError::Database(Box::new(e)))?;
@@ -29,7 +34,7 @@ pub fn open(
         }
         Some(other) if !other.starts_with("file://") => {
             let detail = "expected postgres, or file:// and an absolute folder, for example file:///mnt/payguard";
-            Err(StartError::Unusable { name: SINK, value: other.to_owned(), detail })
+            Err(StartError::Unusable { name, value: other.to_owned(), detail })
         }
         _ => options.open_sink(&[TABLE]),
     }
@@ -56,6 +61,9 @@ mod tests {
         assert!(folder.path().join("merchant_stats.jsonl").exists());
         let database = [("PAYGUARD_DB_URL", "postgresql://127.0.0.1:1/payguard"), ("PAYGUARD_DB_USER", "writer")];
         assert_eq!(refusal("postgres", &database), None, "it may be down");
+        let own = [&database[..], &[(OWN_SINK, "postgres")]].concat();
+        assert_eq!(refusal("kafka", &own), None, "the other sink is the one of publish");
+        assert!(payguard_topology::config::RESERVED.contains(&OWN_SINK));
     }
 
     #[test]

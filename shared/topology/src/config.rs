@@ -16,7 +16,7 @@ mod connections;
 pub use connections::Connections;
 
 /// Variables that are not keys of the configuration: they say where a process finds stores, sink and neighbours.
-pub const RESERVED: [&str; 17] = [
+pub const RESERVED: [&str; 18] = [
     "PAYGUARD_DB_CA_FILE",
     "PAYGUARD_DB_PASSWORD",
     "PAYGUARD_DB_URL",
@@ -34,6 +34,7 @@ pub const RESERVED: [&str; 17] = [
     "PAYGUARD_SEGMENT_BUCKET",
     "PAYGUARD_SINK",
     "PAYGUARD_STATE_TABLE",
+    "PAYGUARD_TOTALS_SINK",
 ];
 
 /// Everything that can be set. Keys are the field names; groups are tables.
