@@ -143,15 +143,25 @@ class Functions(Stand):
     def start_local(self):
         if self.stack is None:
             self.start_stack()
+        self.start_watch()
+        self.local = subprocess.Popen(
+            [PAYGUARD, "local", "--functions", f"127.0.0.1:{self.invoke_port}", "--out", self.folder / "out"],
+            env=self.environment, stdout=open(self.folder / "local.log", "a"), stderr=subprocess.STDOUT)
+
+    def start_watch(self):
         log_file = open(self.folder / "functions.log", "a")
         self.watch = subprocess.Popen(
             [CARGO_LAMBDA, "lambda", "watch", "--release", "--ignore-changes", "--invoke-address", "127.0.0.1",
              "--invoke-port", str(self.invoke_port), "--concurrency", "4"],
             cwd=ROOT, env=self.functions_environment, stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file)
         wait_for_port(self.invoke_port)
-        self.local = subprocess.Popen(
-            [PAYGUARD, "local", "--functions", f"127.0.0.1:{self.invoke_port}", "--out", self.folder / "out"],
-            env=self.environment, stdout=open(self.folder / "local.log", "a"), stderr=subprocess.STDOUT)
+
+    def kill_watch(self):
+        """Kills all functions. Unlike Lambda the server never starts a killed one again, so it goes too."""
+        processes = self.processes()
+        self.watch.kill()
+        self.watch.wait()
+        kill(processes)
 
     def start_stack(self):
         dynamodb, s3 = self.store_ports
@@ -183,11 +193,8 @@ class Functions(Stand):
         return found[1:]
 
     def kill_local(self):
-        processes = self.processes()
-        for process in (self.local, self.watch):
-            process.kill()
-            process.wait()
-        kill(processes)
+        super().kill_local()
+        self.kill_watch()
 
     def stop(self):
         if self.watch is not None:
@@ -267,8 +274,10 @@ def freeze_runner(stand):
 
 
 def kill_functions(stand):
-    kill(stand.processes())
-    return time.time(), time.time()
+    stand.kill_watch()
+    down = time.time()
+    stand.start_watch()
+    return down, time.time()
 
 
 def kill_kafka(stand):

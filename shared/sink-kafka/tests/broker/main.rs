@@ -4,8 +4,10 @@
 mod support;
 
 use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
 
-use payguard_engine::store::{Sink, SinkPosition, SinkReply};
+use payguard_engine::store::{Sink, SinkBatch, SinkPosition, SinkReply};
 use payguard_engine::{Seq, StoreErrorKind};
 use payguard_kafka::rdkafka::ClientConfig;
 use payguard_kafka::rdkafka::admin::{AdminClient, AdminOptions};
@@ -15,6 +17,7 @@ use payguard_kafka::{Extent, Isolation, read_topic};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
+use payguard_sink_kafka::KafkaSink;
 use support::{batch, committed, prefix, read, sink, task};
 
 /// A producer of somebody who has the same transactional id.
@@ -22,12 +25,12 @@ fn executor(broker: &Broker, topic: &str) -> BaseProducer {
     let id = format!("{}-publish-0", prefix(topic));
     let config: ClientConfig = broker.clients().config();
     let producer: BaseProducer = config.clone().set("transactional.id", id).create().unwrap();
-    producer.init_transactions(std::time::Duration::from_secs(30)).unwrap();
+    producer.init_transactions(Duration::from_secs(30)).unwrap();
     producer
 }
 
 fn flush(producer: &BaseProducer) {
-    producer.flush(std::time::Duration::from_secs(30)).unwrap();
+    producer.flush(Duration::from_secs(30)).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -86,7 +89,7 @@ async fn a_transaction_that_was_left_open_is_ended_and_its_producer_cannot_commi
     assert_eq!(sink.position(&task()).await.unwrap(), SinkPosition::default());
     sink.write(&task(), &batch(1, 0..3)).await.unwrap();
     assert_eq!(committed(broker, topic), [0, 1, 2]);
-    let error = frozen.commit_transaction(std::time::Duration::from_secs(30)).unwrap_err();
+    let error = frozen.commit_transaction(Duration::from_secs(30)).unwrap_err();
     let code = error.rdkafka_error_code();
     assert!(error.to_string().contains("fenced") || error.to_string().contains("Fenced"), "{code:?} {error}");
     // Readers that do not ask for committed records only may see what was never committed.
@@ -245,4 +248,56 @@ async fn a_broker_that_is_away_loses_nothing_and_repeats_nothing() {
     }
     while committed(&broker, topic).len() < 40 {}
     assert_eq!(committed(&broker, topic), (0..40).collect::<Vec<_>>());
+}
+
+/// Batch `seq` of the test below.
+fn ten(seq: u64) -> SinkBatch {
+    batch(seq, seq * 10..seq * 10 + 10)
+}
+
+/// Writes batches one after another from `seq` on until one fails, which is given back.
+async fn write_until_it_fails(sink: &KafkaSink, mut seq: u64) -> u64 {
+    while let Ok(reply) = sink.write(&task(), &ten(seq)).await {
+        assert_eq!(reply, SinkReply::Written, "batch {seq}");
+        seq += 1;
+    }
+    seq
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_killed_in_the_midst_of_batches_loses_nothing_and_repeats_nothing() {
+    let mut broker = tokio::task::spawn_blocking(|| Broker::start(BrokerOptions::default())).await.unwrap();
+    let topic = "killed";
+    broker.create_topic(topic, 2, &[]);
+    let sink = Arc::new(sink(&broker, topic));
+    sink.position(&task()).await.unwrap();
+    let mut next = 1;
+    for moment in [40, 90, 15, 65] {
+        let writing = sink.clone();
+        let writer = tokio::spawn(async move { write_until_it_fails(&writing, next).await });
+        tokio::time::sleep(Duration::from_millis(moment)).await;
+        tokio::task::block_in_place(|| broker.kill());
+        next = writer.await.unwrap();
+        tokio::task::block_in_place(|| broker.restart());
+        // As the engine does: the same batch until it is known to be there.
+        loop {
+            match sink.write(&task(), &ten(next)).await {
+                Ok(SinkReply::Written) => break,
+                Ok(SinkReply::Elsewhere(position)) => {
+                    break assert_eq!(position, SinkPosition::after(&ten(next)), "it was committed before the kill");
+                }
+                Err(error) => assert_eq!(error.kind, StoreErrorKind::Unavailable, "{error}"),
+            }
+        }
+        next += 1;
+    }
+    // Readers do not wait for a commit that was answered, once its marks are written.
+    let all: Vec<u64> = (10..next * 10).collect();
+    for _ in 0..100 {
+        if committed(&broker, topic).len() >= all.len() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(committed(&broker, topic), all);
 }
