@@ -241,7 +241,9 @@ impl Sender {
         }
         let partitions = 0..i32::try_from(partitions)?;
         let mut committed = TopicPartitionList::new();
-        partitions.for_each(|partition| drop(committed.add_partition(&sender.topic, partition)));
+        for partition in partitions {
+            committed.add_partition(&sender.topic, partition);
+        }
         committed = sender.consumer.committed_offsets(committed, CALL).map_err(|error| sender.failed(&error))?;
         let mut from = TopicPartitionList::new();
         for element in committed.elements() {
