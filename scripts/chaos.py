@@ -402,11 +402,12 @@ def compare(stand):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=200, help="payments a second")
-    parser.add_argument("--seconds", type=int, default=240, help="how long payments flow; the faults take about 200 s")
+    parser.add_argument("--seconds", type=int, help="how long payments flow [default: as the faults take, 240 or 360]")
     parser.add_argument("--shards", type=int, default=2, help="shards of every stage")
     parser.add_argument("--functions", action="store_true", help="stages as functions under cargo lambda watch")
     parser.add_argument("--keep", action="store_true", help="keep the folder with logs and state")
     args = parser.parse_args()
+    args.seconds = args.seconds or (360 if args.functions else 240)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="payguard-chaos-"))
     # The database's server may run as another user.
     folder.chmod(0o755)
@@ -436,9 +437,10 @@ def run(stand, args):
     faults = FUNCTION_FAULTS if args.functions else FAULTS
     report = disturb(stand, faults, alerts, producer)
     said, _ = producer.communicate()
-    log(said.strip())
     if producer.returncode != 0:
+        print(said)
         return 1
+    log(said.strip().splitlines()[-1])
     close_inputs(stand, stand.folder)
     log("waiting for the last outputs")
     settle(stand, "")

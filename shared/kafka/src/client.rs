@@ -273,8 +273,8 @@ impl ClientContext for KafkaContext {
             self.lock().trouble = Some(reason.to_owned());
         }
         match level {
-            // `error` is told too.
-            _ if fac == "FAIL" => tracing::debug!(target: "librdkafka", fac, "{message}"),
+            // `error` is told too; and after an outage leaders are unknown for a moment.
+            _ if matches!(fac, "FAIL" | "METADATAUPDATE") => tracing::debug!(target: "librdkafka", fac, "{message}"),
             RDKafkaLogLevel::Emerg
             | RDKafkaLogLevel::Alert
             | RDKafkaLogLevel::Critical
