@@ -73,6 +73,7 @@ class Stand:
         self.args = args
         self.local = None
         self.ports = {"KAFKA_PORT": free_port(), "POSTGRES_PORT": free_port()}
+        self.others = []
         self.environment = {
             **os.environ,
             **{name: str(port) for name, port in self.ports.items()},
@@ -120,6 +121,8 @@ class Stand:
         return done.stdout.splitlines()
 
     def stop(self):
+        for process in self.others:
+            process.kill()
         if self.local and self.local.poll() is None:
             self.local.send_signal(signal.SIGCONT)
             self.local.send_signal(signal.SIGINT)
@@ -172,6 +175,8 @@ class Functions(Stand):
         named = {}
         while len(named) < 8:
             line = self.stack.stdout.readline()
+            if not line:
+                sys.exit("the stores do not start")
             if line.startswith("export "):
                 name, value = line.removeprefix("export ").strip().split("=", 1)
                 named[name] = value
@@ -198,11 +203,10 @@ class Functions(Stand):
 
     def stop(self):
         if self.watch is not None:
-            self.local.send_signal(signal.SIGCONT)
-            self.kill_local()
+            self.kill_watch()
         if self.stack is not None:
             self.stack.kill()
-        subprocess.run([BROKER, "kill"], env=self.environment, capture_output=True)
+        super().stop()
 
 
 def kill(processes, how=signal.SIGKILL):
@@ -235,6 +239,7 @@ class Alerts:
         self.path = stand.folder / "watch.jsonl"
         self.process = subprocess.Popen([PAYGUARD, "watch", "--json"], env=stand.environment,
                                         stdout=open(self.path, "w"), stderr=subprocess.DEVNULL)
+        stand.others.append(self.process)
 
     def lines(self):
         return [json.loads(line) for line in self.path.read_text().splitlines() if line.endswith("}")]
@@ -434,6 +439,7 @@ def run(stand, args):
         [PAYGUARD, "produce", "--rate", str(args.rate), "--seconds", str(args.seconds), "--burst",
          str(BURSTS_A_SECOND / args.rate), *LOAD], env=stand.environment, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True)
+    stand.others.append(producer)
     faults = FUNCTION_FAULTS if args.functions else FAULTS
     report = disturb(stand, faults, alerts, producer)
     said, _ = producer.communicate()
